@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::promtool::promtool;
 
 pub(crate) const TESTS: &[Test] = tests![
-    noise_is_no_waste: &[Need::Program("promtool")],
+    #[rings] noise_is_no_waste: &[Need::Program("promtool")],
 ];
 
 /// The length of the series in minutes: a day, the hour that is left out of it, the hour that the rules look at, and a

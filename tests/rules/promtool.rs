@@ -5,13 +5,11 @@ use std::{path::PathBuf, process::Command};
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     prometheus::Version,
-    rules::{self, RULES, TESTS as RULE_TESTS, files_in, root},
+    rules::{self, RULES, TESTS as RULE_TESTS, files_in, is_story, root},
     suite::Test,
     tests,
 };
 
-/// The tests of alerts over days: half of the time of all tests of alerts.
-const DAYS: &str = "scenarios_days_test.yaml";
 /// The repository's address, the same as in Cargo.toml.
 const REPOSITORY: &str = "https://github.com/podperf/podperf";
 
@@ -19,7 +17,7 @@ pub(crate) const TESTS: &[Test] = tests![
     prometheus_2_reads_every_rule: Version::TWO => || every_rule_is_read(Version::Two),
     #[rings] prometheus_3_reads_every_rule: Version::THREE => || every_rule_is_read(Version::Three),
     alerts_fire_for_who_deserves_it_and_for_no_other: Version::TWO => || alerts_fire_for_who_deserves_it(Version::Two, false),
-    #[rings] alerts_over_days_fire_for_who_deserves_it_and_for_no_other: Version::TWO => || alerts_fire_for_who_deserves_it(Version::Two, true),
+    #[rings] alerts_in_stories_fire_for_who_deserves_it_and_for_no_other: Version::TWO => || alerts_fire_for_who_deserves_it(Version::Two, true),
     #[rings] alerts_of_prometheus_3_fire_for_who_deserves_it_and_for_no_other: Version::THREE => || {
         alerts_fire_for_who_deserves_it(Version::Three, false)?;
         alerts_fire_for_who_deserves_it(Version::Three, true)
@@ -51,9 +49,9 @@ fn every_rule_is_read(version: Version) -> Result<()> {
 
 /// A window of Prometheus 3 has no point at its left end, so it holds one point less in these tests. Their loads fire
 /// with either window.
-fn alerts_fire_for_who_deserves_it(version: Version, over_days: bool) -> Result<()> {
+fn alerts_fire_for_who_deserves_it(version: Version, in_stories: bool) -> Result<()> {
     let mut files = files_in(&root().join(RULE_TESTS), "_test.yaml")?;
-    files.retain(|file| file.ends_with(DAYS) == over_days);
+    files.retain(|file| is_story(file) == in_stories);
     promtool_of(version, &["test", "rules"], files)
 }
 
@@ -81,7 +79,7 @@ fn every_group_in_a_test_is_a_group_of_the_rules() -> Result<()> {
 fn every_alert_has_a_test_in_which_it_fires() -> Result<()> {
     let tests = files_in(&root().join(RULE_TESTS), "_test.yaml")?;
     // `make test` runs all others.
-    let tests = tests.into_iter().filter(|file| !file.ends_with(DAYS));
+    let tests = tests.into_iter().filter(|file| !is_story(file));
     let tests: String = tests.map(std::fs::read_to_string).collect::<std::io::Result<_>>()?;
     let lines: Vec<&str> = tests.lines().collect();
     for file in rules::read()? {

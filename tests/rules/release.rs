@@ -20,6 +20,7 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// Rows that pack or push take long, and only a release needs them.
 pub(crate) const TESTS: &[Test] = tests![
     a_tag_that_is_not_the_version_of_the_tree_is_refused,
     a_version_without_a_section_in_the_changelog_is_refused: GIT,
@@ -27,19 +28,19 @@ pub(crate) const TESTS: &[Test] = tests![
     a_commit_that_is_not_on_main_is_refused: GIT,
     a_tree_with_changes_is_refused: GIT,
     a_commit_whose_rings_have_not_run_is_refused: GIT,
-    an_index_has_exactly_the_wanted_architectures: JQ,
-    an_image_of_another_commit_is_refused: JQ,
-    files_of_a_release_depend_on_the_image_alone: JQ,
-    an_archive_holds_the_program_of_its_architecture: JQ,
-    an_archive_holds_manual_pages_and_completions: JQ,
-    notes_of_a_release_name_its_digest_and_what_changed: JQ,
+    #[rings] an_index_has_exactly_the_wanted_architectures: JQ,
+    #[rings] an_image_of_another_commit_is_refused: JQ,
+    #[rings] files_of_a_release_depend_on_the_image_alone: JQ,
+    #[rings] an_archive_holds_the_program_of_its_architecture: JQ,
+    #[rings] an_archive_holds_manual_pages_and_completions: JQ,
+    #[rings] notes_of_a_release_name_its_digest_and_what_changed: JQ,
     nothing_is_signed_without_the_identity_of_a_workflow,
-    files_of_another_job_replace_nothing => registry::files_of_another_job_replace_nothing,
-    a_registry_that_is_down_stops_a_release: JQ => registry::a_registry_that_is_down_stops_a_release,
-    a_version_with_other_contents_is_not_replaced: JQ => registry::a_version_with_other_contents_is_not_replaced,
-    a_version_has_no_name_in_the_registry_before_the_last_step: JQ => registry::a_version_has_no_name_in_the_registry_before_the_last_step,
-    a_file_without_a_sum_is_not_published: JQ => registry::a_file_without_a_sum_is_not_published,
-    a_release_that_exists_is_completed => registry::a_release_that_exists_is_completed,
+    #[rings] files_of_another_job_replace_nothing => registry::files_of_another_job_replace_nothing,
+    #[rings] a_registry_that_is_down_stops_a_release: JQ => registry::a_registry_that_is_down_stops_a_release,
+    #[rings] a_version_with_other_contents_is_not_replaced: JQ => registry::a_version_with_other_contents_is_not_replaced,
+    #[rings] a_version_has_no_name_in_the_registry_before_the_last_step: JQ => registry::a_version_has_no_name_in_the_registry_before_the_last_step,
+    #[rings] a_file_without_a_sum_is_not_published: JQ => registry::a_file_without_a_sum_is_not_published,
+    #[rings] a_release_that_exists_is_completed => registry::a_release_that_exists_is_completed,
 ];
 
 const GIT: &[Need] = &[Need::Program("git")];

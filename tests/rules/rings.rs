@@ -16,7 +16,7 @@ use podperf_tests::{
 use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_ring_counts_until_one_of_its_files_changes: &[Need::Program("git")],
+    #[rings] a_ring_counts_until_one_of_its_files_changes: &[Need::Program("git")],
     a_kernel_is_due_without_a_passed_record_of_these_programs: &[Need::Program("git")],
     the_page_of_rings_has_a_line_for_known_rings_only,
 ];

@@ -81,6 +81,13 @@ pub fn files_in(directory: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// Returns whether a file of promtool's tests is a story: it goes from scrapes to alerts over hours or days, and takes
+/// seconds. The tests of each rule are enough without it.
+#[must_use]
+pub fn is_story(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("scenarios_"))
+}
+
 /// Returns all files of rules.
 pub fn read() -> Result<Vec<RuleFile>> {
     files_in(&root().join(RULES), ".yaml")?.iter().map(|path| RuleFile::read(path)).collect()

@@ -1,6 +1,6 @@
 //! Runs promtool's tests on mutants, many in one process, and the quickest tests first.
 //!
-//! Stories (`scenarios_*_test.yaml`) are excluded: they take seconds each, and a rule's own tests must be enough.
+//! Stories are excluded: a rule's own tests must be enough.
 
 use std::{
     ffi::OsString,
@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
 use super::{
-    super::{RULES, RuleFile, TESTS, files_in, root},
+    super::{RULES, RuleFile, TESTS, files_in, is_story, root},
     Mutation,
 };
 
@@ -71,7 +71,7 @@ pub(super) fn run(
 ) -> Result<Outcome> {
     let mut tests = Vec::new();
     for path in files_in(&root().join(TESTS), "_test.yaml")? {
-        if path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with("scenarios_")) {
+        if !is_story(&path) {
             tests.push(Test::read(&path)?);
         }
     }
