@@ -27,7 +27,7 @@ use crate::{
 pub(crate) const TESTS: &[Test] = tests![
     #[rings] the_api_server_takes_each_set_of_values_or_the_chart_refuses_it: NEEDS,
     #[rings] a_second_release_on_the_same_nodes_is_refused: NEEDS,
-    stored_values_of_an_older_chart_are_refused_with_the_way_out: NEEDS,
+    #[rings] stored_values_of_an_older_chart_are_refused_with_the_way_out: NEEDS,
 ];
 
 const NEEDS: &[Need] = &[Need::Program("etcd"), GO[0]];

@@ -1,7 +1,8 @@
 //! Helm rejects invalid values before an installation, and names their key.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use podperf_tests::{suite::Test, tests};
+use serde_json::Value;
 
 use crate::helm::{GO, template};
 
@@ -9,8 +10,10 @@ pub(crate) const TESTS: &[Test] = tests![
     wrong_values_are_refused_by_their_key: GO,
 ];
 
-/// Values as YAML, and two words of the message.
-const WRONG: &[(&str, &str, &str)] = &[
+/// Values as YAML, their key, and a word of the message about it.
+type Row = (&'static str, &'static str, &'static str);
+
+const WRONG: &[Row] = &[
     ("mode: both", "/mode", "'metrics', 'reasons', 'profiles'"),
     ("mod: profiles", "", "'mod' not allowed"),
     ("metrics: {level: pod}", "/metrics", "below `config`"),
@@ -149,14 +152,13 @@ const WRONG: &[(&str, &str, &str)] = &[
 
 fn wrong_values_are_refused_by_their_key() -> Result<()> {
     let mut wrong = Vec::new();
-    for (values, key, reason) in WRONG {
-        match template(values, &[]) {
-            Ok(_) => wrong.push(format!("`{values}` is rendered")),
-            Err(error) => {
-                let message = error.to_string();
-                if !message.contains(&format!("'{key}'")) || !message.contains(reason) {
-                    wrong.push(format!("`{values}`: no `{key}` and `{reason}` in: {message}"));
-                }
+    for (values, rows) in together()? {
+        let message = template(&values.to_string(), &[]).err().with_context(|| format!("`{values}` is rendered"))?;
+        let message = message.to_string();
+        for (alone, key, reason) in rows {
+            let told = format!("at '{key}': ");
+            if !message.lines().any(|line| line.contains(&told) && line.contains(reason)) {
+                wrong.push(format!("`{alone}`: no `{key}` with `{reason}` in: {message}"));
             }
         }
     }
@@ -166,4 +168,38 @@ fn wrong_values_are_refused_by_their_key() -> Result<()> {
     // This check shows that the chart does not reject all values.
     ensure!(template("{mode: profiles, http: {acceptOpenProfiles: true}}", &[])?.contains("kind: DaemonSet"));
     Ok(())
+}
+
+/// Returns sets of rows, each with the values of all its rows. Helm has a line for each key, so one run shows a set. A set
+/// has no key twice, and no value in the place of another.
+fn together() -> Result<Vec<(Value, Vec<Row>)>> {
+    let mut sets: Vec<(Value, Vec<Row>)> = Vec::new();
+    for &row in WRONG {
+        let values: Value = serde_yaml::from_str(row.0)?;
+        let fits =
+            |(all, rows): &&mut (Value, Vec<Row>)| rows.iter().all(|other| other.1 != row.1) && are_apart(all, &values);
+        if let Some((all, rows)) = sets.iter_mut().find(fits) {
+            merge(all, values);
+            rows.push(row);
+        } else {
+            sets.push((values, vec![row]));
+        }
+    }
+    Ok(sets)
+}
+
+fn are_apart(all: &Value, more: &Value) -> bool {
+    let (Some(all), Some(more)) = (all.as_object(), more.as_object()) else { return false };
+    more.iter().all(|(key, value)| all.get(key).is_none_or(|there| are_apart(there, value)))
+}
+
+/// Merges values that are apart.
+fn merge(all: &mut Value, more: Value) {
+    let (Value::Object(all), Value::Object(more)) = (all, more) else { return };
+    for (key, value) in more {
+        match all.get_mut(&key) {
+            Some(there) => merge(there, value),
+            None => drop(all.insert(key, value)),
+        }
+    }
 }
