@@ -33,7 +33,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] check_without_cgroup2_names_it: &[UNSHARE],
     #[beside] check_tells_an_untested_kernel_and_tries_it: &[Need::Program("setarch")],
     #[beside] check_under_a_seccomp_profile_names_the_call,
-    #[land] #[beside] check_beside_an_agent_says_so_and_leaves_it_alone,
+    #[beside] check_beside_an_agent_says_so_and_leaves_it_alone,
     #[beside] check_where_another_program_listens_is_refused_as_the_agent_is,
     #[beside] check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is,
     #[beside] check_says_what_is_left_to_the_next_agent_and_changes_nothing,

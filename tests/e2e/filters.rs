@@ -18,7 +18,7 @@ use crate::profiles::{Held, WAIT_STACK, nanoseconds};
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] #[measures] a_filter_by_length_and_name_lets_only_those_waits_pass: &[Need::Program("go")] => by_length_and_name,
-    #[land] #[beside] #[measures] a_filter_by_cgroup_or_thread_lets_only_those_pass: &[Need::Program("go")] => by_cgroup_or_thread,
+    #[beside] a_filter_by_cgroup_or_thread_lets_only_those_pass: &[Need::Program("go")] => by_cgroup_or_thread,
 ];
 
 const DEADLINE: Duration = Duration::from_secs(30);

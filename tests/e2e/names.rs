@@ -22,7 +22,7 @@ use tempfile::TempDir;
 pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_stripped_program_has_the_names_of_its_debug_file: &[GO, CC, OBJCOPY] => stripped_program_has_names,
     #[beside] a_stripped_program_has_the_names_that_are_packed_into_it: &[GO, CC, OBJCOPY, XZ] => packed_names_are_found,
-    #[land] #[beside] names_of_cpp_and_rust_are_as_they_were_written: &[GO, CXX, RUST] => names_are_as_written,
+    #[beside] names_of_cpp_and_rust_are_as_they_were_written: &[GO, CXX, RUST] => names_are_as_written,
     #[beside] a_go_program_without_a_symbol_table_has_names: &[GO] => go_program_has_names,
     #[beside] a_go_program_with_c_code_and_without_a_symbol_table_has_names: &[GO, CC] => go_program_with_c_has_names,
     #[land] #[beside] code_made_at_run_time_has_the_names_of_its_map: &[GO, CC, UNSHARE] => code_made_at_run_time_has_names,
@@ -30,7 +30,7 @@ pub(crate) const TESTS: &[Test] = tests![
     one_cgroups_maps_take_no_names_from_another: &[GO, CC, UNSHARE],
     #[beside] a_program_that_only_its_container_has_is_named: &[GO, CC, UNSHARE] => program_of_a_container_is_named,
     #[land] #[beside] a_deleted_program_is_named: &[GO, CC] => deleted_program_is_named,
-    #[land] #[beside] a_process_that_is_gone_is_named: &[GO, CC] => process_that_is_gone_is_named,
+    #[beside] a_process_that_is_gone_is_named: &[GO, CC] => process_that_is_gone_is_named,
     symbols_of_fifty_programs_fit_into_80_mib: &[GO, CC] => symbols_of_fifty_programs_fit,
 ];
 

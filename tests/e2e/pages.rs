@@ -23,7 +23,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] the_page_of_the_node_leads_to_flame_graphs: BROWSER,
     waits_that_go_on_are_parked_beside_short_ones_of_one_stack,
     #[beside] pages_fit_a_phone: BROWSER,
-    #[land] #[beside] a_tap_zooms_and_a_search_finds: BROWSER,
+    #[beside] a_tap_zooms_and_a_search_finds: BROWSER,
     #[beside] a_keyboard_alone_zooms_and_the_way_back_is_in_the_history: BROWSER,
     #[land] #[beside] browsers_get_errors_and_the_state_as_pages,
     #[land] #[beside] a_hostile_cgroup_is_only_text: BROWSER,

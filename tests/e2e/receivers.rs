@@ -32,7 +32,7 @@ use crate::profiles::{DEADLINE, GO, Held, does_no_harm, is_wait, nanoseconds};
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] profiles_arrive_over_grpc_in_each_compression: &[GO],
-    #[land] #[beside] profiles_arrive_over_http_although_the_receiver_reads_no_zstd: &[GO],
+    #[beside] profiles_arrive_over_http_although_the_receiver_reads_no_zstd: &[GO],
     #[land] #[beside] profiles_arrive_over_mutual_tls_and_certificates_may_be_replaced: &[GO],
     #[beside] profiles_arrive_over_http_with_mutual_tls: &[GO],
     #[beside] variables_say_where_profiles_go_and_flags_overrule_them: &[GO],

@@ -30,7 +30,7 @@ use crate::{
 pub(crate) const TESTS: &[Test] = tests![
     #[beside] recordings_have_the_loads_own_time_in_every_format: &[Need::Program("go")],
     #[land] #[measures] a_recording_has_only_its_own_time,
-    #[land] a_fifth_recording_is_refused,
+    a_fifth_recording_is_refused,
     #[beside] a_recording_is_answered_when_the_agent_ends,
     #[beside] a_deep_cgroup_is_recorded_alone,
     #[land] #[beside] what_cannot_be_recorded_is_said_with_the_way_out,

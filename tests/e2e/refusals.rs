@@ -27,7 +27,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] a_run_directory_that_cannot_be_written_is_named: &[SETPRIV],
     #[land] #[beside] two_capabilities_suffice_to_run_without_root: &[SETPRIV],
     #[land] #[beside] a_root_that_is_no_cgroup2_mount_is_named,
-    #[land] #[beside] a_kernel_is_judged_by_its_features_and_not_by_its_number: &[Need::Program("setarch")],
+    #[beside] a_kernel_is_judged_by_its_features_and_not_by_its_number: &[Need::Program("setarch")],
 ];
 
 const SETPRIV: Need = Need::Program("setpriv");

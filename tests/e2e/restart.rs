@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{self, Agent},
+    agent::{self, Agent, NO_STACKS},
     bpffs::Bpffs,
     cgroup::TestCgroup,
     command::{Refusal, load_command},
@@ -40,6 +40,10 @@ const END_DEADLINE: Duration = Duration::from_secs(10);
 const KILLS: usize = 5;
 /// The time limit for the agent to give up a feature. It measures its cost over five seconds at least.
 const GIVEN_UP: Duration = Duration::from_secs(120);
+
+fn without_stacks(bpffs: &Bpffs) -> String {
+    format!("{}\n{NO_STACKS}", bpffs.yaml())
+}
 
 fn unpin(directory: &TempDir, yaml: &str) -> Result<String> {
     // The other agent reads the same file.
@@ -75,7 +79,7 @@ fn unpin_leaves_nothing_and_says_what_there_was() -> Result<()> {
 
 fn a_second_agent_is_refused_and_the_firsts_pins_are_untouched() -> Result<()> {
     let bpffs = Bpffs::mount()?;
-    let agent = Agent::start(&bpffs.yaml())?;
+    let agent = Agent::start(&without_stacks(&bpffs))?;
     let pins = || -> Result<Vec<String>> {
         let output = Command::new("find").arg(bpffs.pins()).arg("-printf").arg("%p %i\n").output()?;
         let mut pins: Vec<_> = String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect();
@@ -85,10 +89,10 @@ fn a_second_agent_is_refused_and_the_firsts_pins_are_untouched() -> Result<()> {
     let before = pins()?;
     ensure!(before.iter().any(|pin| pin.contains("links/sched_switch")), "{before:?}");
     // The second agent has the same lock in the first case, and its own lock in the second case.
-    let second = Refusal::of(&mut agent::command(agent.directory(), &bpffs.yaml())?)?;
+    let second = Refusal::of(&mut agent::command(agent.directory(), &without_stacks(&bpffs))?)?;
     second.expect(1, &["another podperf agent is running"])?;
     let elsewhere = TempDir::new()?;
-    let third = Refusal::of(&mut agent::command(elsewhere.path(), &bpffs.yaml())?)?;
+    let third = Refusal::of(&mut agent::command(elsewhere.path(), &without_stacks(&bpffs))?)?;
     third.expect(1, &["another podperf agent has its pins in", "restart.directory"])?;
     ensure!(pins()? == before, "{:?}", pins()?);
     ensure!(agent.metrics()?.get("podperf_starts_total", &[("how", "first")]) == Some(1.0));
@@ -97,7 +101,7 @@ fn a_second_agent_is_refused_and_the_firsts_pins_are_untouched() -> Result<()> {
 
 fn another_user_can_neither_take_the_lock_nor_read_what_is_kept() -> Result<()> {
     let bpffs = Bpffs::mount()?;
-    let mut agent = Agent::start(&bpffs.yaml())?;
+    let mut agent = Agent::start(&without_stacks(&bpffs))?;
     agent.metrics().context("what is kept is written with a reading")?;
     let path = |name: &str| agent.directory().join(name).display().to_string();
     let (lock, kept, readable) = (path("agent.lock"), path("kept.state"), path("podperf.yaml"));
@@ -123,7 +127,7 @@ fn another_user_can_neither_take_the_lock_nor_read_what_is_kept() -> Result<()> 
     }
     agent.signal(Signal::SIGTERM)?;
     agent.wait(END_DEADLINE)?;
-    agent.restart(Signal::SIGTERM, &bpffs.yaml())?;
+    agent.restart(Signal::SIGTERM, &without_stacks(&bpffs))?;
     ensure!(fs::metadata(&lock)?.mode() & 0o777 == 0o600, "the lock is still open");
     agent.metrics()?;
     try_all()
@@ -132,7 +136,7 @@ fn another_user_can_neither_take_the_lock_nor_read_what_is_kept() -> Result<()> 
 /// Root in a container with a read-only bpffs may take `flock` on any directory there.
 fn a_strangers_lock_on_the_pins_stops_no_agent() -> Result<()> {
     let bpffs = Bpffs::mount()?;
-    let mut agent = Agent::start(&bpffs.yaml())?;
+    let mut agent = Agent::start(&without_stacks(&bpffs))?;
     agent.metrics()?;
     let mode = || -> Result<u32> { Ok(fs::metadata(bpffs.pins())?.mode() & 0o7777) };
     ensure!(mode()? == 0o700, "the directory is open to others: {:o}", mode()?);
@@ -141,7 +145,7 @@ fn a_strangers_lock_on_the_pins_stops_no_agent() -> Result<()> {
     stranger.lock()?;
     // As an older version has left it.
     fs::set_permissions(bpffs.pins(), Permissions::from_mode(0o755))?;
-    agent.begin_again(&agent::binary()?, &bpffs.yaml())?;
+    agent.begin_again(&agent::binary()?, &without_stacks(&bpffs))?;
     agent.wait_until_ready()?;
     ensure!(agent.log().contains("a process that is no agent has locked the directory"), "{}", agent.log());
     ensure!(mode()? == 0o700, "the directory is open to others: {:o}", mode()?);
@@ -153,7 +157,7 @@ fn another_users_directory_is_not_used_for_pins() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     fs::create_dir(bpffs.pins())?;
     chown(bpffs.pins(), Some(65534), None)?;
-    let mut agent = Agent::start(&bpffs.yaml())?;
+    let mut agent = Agent::start(&without_stacks(&bpffs))?;
     let line = agent.wait_for_log("counts end with this agent", END_DEADLINE)?;
     for words in ["WARN", "degraded", "belongs to user 65534", "another `restart.directory`"] {
         ensure!(line.contains(words), "{words}: {line}");
@@ -164,7 +168,7 @@ fn another_users_directory_is_not_used_for_pins() -> Result<()> {
 
 fn without_a_bpffs_the_agent_says_what_is_lost() -> Result<()> {
     let directory = TempDir::new()?;
-    let yaml = format!("restart: {{directory: {}/podperf}}", directory.path().display());
+    let yaml = format!("restart: {{directory: {}/podperf}}\n{NO_STACKS}", directory.path().display());
     let mut agent = Agent::start(&yaml)?;
     let line = agent.wait_for_log("counts end with this agent", END_DEADLINE)?;
     for words in ["WARN", "degraded", "not in a mounted bpffs", "mount -t bpf bpf /sys/fs/bpf", "restart.pin: false"] {

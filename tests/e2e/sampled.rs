@@ -26,7 +26,7 @@ use crate::{
 pub(crate) const TESTS: &[Test] = tests![
     #[land] #[measures] a_burner_is_sampled_where_it_burns,
     #[land] #[beside] #[measures] a_wait_has_its_waker: &[Need::Program("go")],
-    #[land] #[beside] #[measures] a_sleep_is_ended_by_an_interrupt: &[Need::Program("go")],
+    #[beside] a_sleep_is_ended_by_an_interrupt: &[Need::Program("go")],
     an_interrupt_is_not_the_work_of_those_who_are_interrupted: &[Need::Program("go"), Need::Cpus(2)],
     #[beside] a_waker_has_its_stack,
     #[land] #[measures] long_waits_are_told_one_by_one,

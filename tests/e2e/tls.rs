@@ -33,7 +33,6 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land]
     #[beside]
     with_tls_nothing_is_said_in_clear_text,
-    #[land]
     #[beside]
     probe_and_record_ask_an_agent_with_tls,
     #[land]

@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] an_agent_starts_although_its_run_directory_is_full: UNSHARE,
     #[land] a_run_directory_that_is_read_only_is_named: UNSHARE,
     #[land] #[exact] a_bpffs_that_is_read_only_costs_what_is_left_to_the_next_agent,
-    #[land] a_recording_for_a_full_disk_says_so_and_harms_nobody: UNSHARE,
+    a_recording_for_a_full_disk_says_so_and_harms_nobody: UNSHARE,
 ];
 
 const UNSHARE: &[Need] = &[Need::Program("unshare")];

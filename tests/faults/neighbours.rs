@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use podperf_tests::{
-    agent::{self, Agent},
+    agent::{self, Agent, NO_STACKS},
     cgroup::TestCgroup,
     command::Refusal,
     load::cpu::CpuReport,
@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 fn two_agents_on_a_node_count_each_for_itself() -> Result<()> {
-    let mut agents = [Agent::start("")?, Agent::start("")?];
+    let mut agents = [Agent::start(NO_STACKS)?, Agent::start(NO_STACKS)?];
     let cgroup = TestCgroup::new("watched-twice")?;
     let _: CpuReport = run(&format!("spin --seconds 0.5 --cgroup {}", cgroup.path().display()))?;
     for agent in &agents {

@@ -16,7 +16,7 @@ use podperf_tests::{
 
 pub(crate) const TESTS: &[Test] = tests![
     without_a_role_the_agent_names_it_and_needs_no_restart_once_it_is_granted: NEEDS,
-    #[land] #[beside] a_role_that_is_revoked_meanwhile_costs_no_count: NEEDS,
+    #[beside] a_role_that_is_revoked_meanwhile_costs_no_count: NEEDS,
     #[beside] an_expired_token_is_told_and_a_new_one_is_taken: NEEDS,
     #[beside] a_token_file_that_is_missing_empty_or_garbage_is_told: NEEDS,
 ];

@@ -12,7 +12,7 @@ use podperf_tests::{
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] the_service_account_may_only_read_pods: NEEDS,
-    #[land] what_a_test_leaves_is_gone_for_the_next_one: NEEDS,
+    what_a_test_leaves_is_gone_for_the_next_one: NEEDS,
 ];
 
 const AN_HOUR: Duration = Duration::from_secs(3600);

@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_kubeconfig_that_cannot_be_used_is_refused,
     #[beside] a_cluster_without_credentials_is_refused,
     a_server_that_cannot_prove_itself_is_told_until_it_can: NEEDS,
-    #[land] #[exact] a_port_where_no_api_server_is_costs_no_count: NEEDS,
+    #[exact] a_port_where_no_api_server_is_costs_no_count: NEEDS,
     #[beside] flags_override_the_files_identity_and_kubeconfig: NEEDS,
     #[beside] without_an_identity_pods_are_cgroups_like_all_others: NEEDS,
 ];

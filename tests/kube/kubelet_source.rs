@@ -26,7 +26,7 @@ use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] an_agent_in_a_pod_finds_its_cluster_by_itself: NEEDS,
-    #[land] a_kubelet_tells_of_pods_and_of_their_end: NEEDS,
+    a_kubelet_tells_of_pods_and_of_their_end: NEEDS,
     #[land] a_kubelet_is_asked_at_once_about_a_container_that_nobody_knows: NEEDS,
     a_kubelets_certificate_is_checked_unless_told_otherwise: NEEDS,
     a_kubelet_that_refuses_and_babbles_is_told_and_asked_again: NEEDS,

@@ -17,7 +17,7 @@ use podperf_tests::{
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[land] without_a_status_the_only_container_of_a_pod_has_its_name: NEEDS,
+    without_a_status_the_only_container_of_a_pod_has_its_name: NEEDS,
     without_a_status_one_of_two_containers_is_counted_with_all_pods: NEEDS,
     a_status_of_a_container_that_is_not_there_makes_no_series: NEEDS,
     a_container_id_that_is_none_is_passed_over: NEEDS,
