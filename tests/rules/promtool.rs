@@ -36,6 +36,8 @@ pub(crate) fn promtool(arguments: &[&str], files: Vec<PathBuf>) -> Result<()> {
 
 fn promtool_of(version: Version, arguments: &[&str], files: Vec<PathBuf>) -> Result<()> {
     let mut command = Command::new(version.program("promtool")?);
+    // It ends soon, and has memory to spare: the collection of its garbage is a fifth of its time.
+    command.env("GOGC", "400");
     let output = command.args(arguments).args(files).output().context("failed to run promtool")?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     ensure!(output.status.success(), "promtool {arguments:?}: {}:\n{said}", output.status);
