@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{self, Agent, NO_STACKS},
+    agent,
     command::{Refusal, Started},
     http::get_text,
     suite::{Need, Test},
@@ -25,7 +25,6 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] a_time_without_a_unit_is_refused_with_an_example => a_time_without_a_unit_is_refused,
     #[land] #[beside] a_recording_of_nobody_is_refused_with_both_ways_to_name_somebody => a_recording_of_nobody_is_refused,
     #[beside] a_flag_is_before_the_variable_and_that_before_the_file_for_the_nodes_name => the_nodes_name,
-    #[land] #[beside] in_a_pod_a_second_agent_is_told_of_the_release_and_not_of_a_pid => a_second_agent_in_a_pod,
 ];
 
 const BAD_ARGUMENTS: i32 = 2;
@@ -157,14 +156,5 @@ fn the_nodes_name() -> Result<()> {
         let name = name(variable, flag)?;
         ensure!(name.starts_with(expected), "`{name}` instead of `{expected}`");
     }
-    Ok(())
-}
-
-fn a_second_agent_in_a_pod() -> Result<()> {
-    let first = Agent::start(NO_STACKS)?;
-    let mut second = agent::command(first.directory(), "identity: none")?;
-    let refusal = Refusal::of(second.env("KUBERNETES_SERVICE_HOST", "127.0.0.1"))?;
-    refusal.expect(1, &["another podperf agent is running on this node", "agent.lock`", "helm list"])?;
-    ensure!(!refusal.says.contains("pid") && !refusal.says.contains("runDir"), "{refusal:?}");
     Ok(())
 }
