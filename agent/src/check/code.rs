@@ -60,6 +60,8 @@ codes! {
     ProgramsAttached = "programs-attached",
     /// The programs were attached, but only by the raw tracepoint.
     ProgramsRawTracepoint = "programs-raw-tracepoint",
+    /// The programs were attached, but the processes of the node are not visible.
+    ProgramsOwnProcesses = "programs-own-processes",
     /// The programs were not tried, because another line reports something that is missing.
     ProgramsNotTried = "programs-not-tried",
     /// The programs cannot run under the kernel's lockdown.

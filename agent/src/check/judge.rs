@@ -149,8 +149,14 @@ fn programs(config: &Config, findings: &Findings) -> Check {
         }
         Some(Ok(got)) => {
             let (state, detail) = parts::scheduling(config.testing.tracepoint, got.tracepoint, got.sees_all_tasks);
-            let id = if state == State::Healthy { Code::ProgramsAttached } else { Code::ProgramsRawTracepoint };
-            part(id, NAME, state, (format!("loaded and attached: {detail}"), Some(Remedy::BtfTracepoints)))
+            let id = match state {
+                State::Healthy => Code::ProgramsAttached,
+                _ if got.sees_all_tasks => Code::ProgramsRawTracepoint,
+                _ => Code::ProgramsOwnProcesses,
+            };
+            let (detail, way) = way_out(&detail);
+            let way = way.unwrap_or(Remedy::BtfTracepoints);
+            part(id, NAME, state, (format!("loaded and attached: {detail}"), Some(way)))
         }
         Some(Err(error)) => match error.downcast_ref() {
             Some(LoadError::Lockdown { .. }) => {

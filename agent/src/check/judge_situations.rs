@@ -37,6 +37,14 @@ pub(super) fn started(tracepoint: Tracepoint) -> Option<anyhow::Result<Started>>
     Some(Ok(Started { tracepoint, sees_all_tasks: true, samples, copies_refused: None, sensors: Vec::new() }))
 }
 
+/// Returns the findings in a container that does not share the node's process ids.
+pub(super) fn in_own_pid_namespace() -> Findings {
+    let (tracepoint, samples) = (Tracepoint::Btf, Ok(None));
+    let started = Started { tracepoint, sees_all_tasks: false, samples, copies_refused: None, sensors: Vec::new() };
+    let host = Host { sees_all_processes: false, ..whole() };
+    Findings { programs: Some(Ok(started)), host, ..findings() }
+}
+
 /// Returns the findings with another event of samples, and with these states of a sensor.
 pub(super) fn with_samples(samples: Result<Option<SampleEvent>, String>, states: &[State]) -> Findings {
     let sensors = states.iter().map(|state| SensorState { sensor: ALL[0], state: *state, detail: "detail".into() });
@@ -167,6 +175,7 @@ pub(super) fn situations() -> Vec<(Config, Findings)> {
         Findings { programs: started(Tracepoint::Raw), ..findings() },
         Findings { host: Host { scheduler: Some("lavd".into()), ..whole() }, ..findings() },
         hidden_names(),
+        in_own_pid_namespace(),
         with_samples(Ok(None), &[State::Healthy, State::Unsupported, State::Degraded]),
         with_samples(Err("permission denied".into()), &[]),
         Findings { perf_event_open: Err("permission denied (allow it)".into()), ..findings() },

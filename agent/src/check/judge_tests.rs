@@ -176,6 +176,15 @@ fn names_in_profiles_matter_only_where_there_are_profiles() {
 }
 
 #[test]
+fn processes_that_are_not_visible_degrade_programs_and_names() {
+    let way = words("set `hostPID: true`, or in Docker `--pid=host`");
+    let findings = in_own_pid_namespace();
+    expect(&findings, Code::ProgramsOwnProcesses, "degraded", Some(way), Verdict::Degraded);
+    let fix = Some(Remedy::ProvideNames(vec![NamesNeed::Processes]));
+    expect(&findings, Code::StacksWithoutNames, "degraded", fix, Verdict::Degraded);
+}
+
+#[test]
 fn what_tables_lack_is_told_with_the_way_out() {
     let at = |unwind, refused| {
         let (config, findings) = with_unwinding(unwind, refused);

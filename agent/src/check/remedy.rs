@@ -60,6 +60,7 @@ impl fmt::Display for Remedy {
                     NamesNeed::Capability(capability) => format!("give it {capability}"),
                     NamesNeed::Addresses => format!("run {need}, and write it to /etc/sysctl.d for good"),
                     NamesNeed::Table => format!("give it {need}"),
+                    NamesNeed::Processes => format!("set {need}"),
                 };
                 let missing: Vec<_> = missing.iter().map(provide).collect();
                 return write!(f, "{}, or do without these names", missing.join(", and "));

@@ -22,6 +22,10 @@ use crate::{
     pods,
 };
 
+/// What a PID namespace of its own hides from the agent, and the way out.
+const UNSEEN_PROCESSES: (&str, &str) =
+    ("the node's processes are not visible", "set `hostPID: true`, or in Docker `--pid=host`");
+
 /// Returns whether the agent measures facts. Their metrics need them, and so do stacks (for the length of waits) and
 /// sensors (for the cgroup that runs).
 #[must_use]
@@ -216,14 +220,16 @@ pub fn server_limits(config: &Config) -> Limits {
 /// Returns the state that follows from the form of the scheduling tracepoint, given the configured one.
 #[must_use]
 pub fn scheduling(wanted: Tracepoint, got: Tracepoint, sees_all_tasks: bool) -> (State, String) {
-    let (state, mut detail) = match got {
+    let (mut state, mut detail) = match got {
         Tracepoint::Raw if wanted != Tracepoint::Raw => {
             (State::Degraded, "raw tracepoint: wake-ups are found by run times".to_owned())
         }
         _ => (State::Healthy, format!("{got:?} tracepoint").to_lowercase()),
     };
     if !sees_all_tasks {
-        detail += "; waits count when they end: the agent does not see the processes of the node (`hostPID`)";
+        let (what, way) = UNSEEN_PROCESSES;
+        state = State::Degraded;
+        detail += &format!("; waits count when they end: {what} ({way})");
     }
     (state, detail)
 }
@@ -268,7 +274,7 @@ pub fn stacks(config: &Config, host: &Host) -> (State, String) {
     let missing = missing.join(" and ");
     if host.kernel_names != KernelNames::Shown {
         (State::Degraded, format!("without {missing}, and so without reasons of waits"))
-    } else if sends_profiles(config) {
+    } else if sends_profiles(config) || !host.sees_all_processes {
         (State::Degraded, format!("without {missing}"))
     } else {
         // No receiver is configured that would need the names.
@@ -286,7 +292,7 @@ pub fn copies_stacks(config: &Config, host: &Host) -> bool {
 /// not be unwound, and a walk by frame pointers finds more.
 fn lacks_for_tables(host: &Host) -> Option<(&'static str, &'static str)> {
     if !host.sees_all_processes {
-        return Some(("the node's processes are not visible", "set `hostPID: true`, or in Docker `--pid=host`"));
+        return Some(UNSEEN_PROCESSES);
     }
     let may_read = host.has(Capability::CAP_SYS_PTRACE);
     (!may_read).then_some(("other users' processes cannot be read", "give it CAP_SYS_PTRACE"))
@@ -373,6 +379,19 @@ mod tests {
         assert_eq!(isolated_cpus(&config, &Host::example()), None);
         let settings = sensor_settings(&Config::default(), &Host::example());
         assert_eq!((settings.quiet_cpus, settings.tickless), (vec![], false));
+    }
+
+    #[test]
+    fn without_the_nodes_processes_waits_and_names_are_degraded() {
+        let way = "`hostPID: true`, or in Docker `--pid=host`)";
+        let (state, detail) = scheduling(Tracepoint::Btf, Tracepoint::Btf, false);
+        assert!(state == State::Degraded && detail.contains("when they end") && detail.ends_with(way), "{detail}");
+        assert_eq!(scheduling(Tracepoint::Btf, Tracepoint::Btf, true), (State::Healthy, "btf tracepoint".into()));
+        let host = Host { sees_all_processes: false, ..Host::example() };
+        // No receiver is needed: nobody gets the names.
+        let (state, detail) = stacks(&Config::default(), &host);
+        assert!(state == State::Degraded && detail.contains(&format!("node's processes (needs {way}")), "{detail}");
+        assert_eq!(stacks(&Config::parse("stacks: {unwind: none}").unwrap(), &host).0, State::Healthy);
     }
 
     #[test]

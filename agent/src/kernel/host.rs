@@ -141,6 +141,8 @@ pub enum NamesNeed {
     Addresses,
     /// A kernel that has a table of its functions.
     Table,
+    /// The PID namespace of the node.
+    Processes,
 }
 
 impl fmt::Display for NamesNeed {
@@ -149,6 +151,7 @@ impl fmt::Display for NamesNeed {
             Self::Capability(capability) => write!(f, "{capability}"),
             Self::Addresses => f.write_str("`sysctl kernel.kptr_restrict=1`"),
             Self::Table => f.write_str("/proc/kallsyms of a kernel with CONFIG_KALLSYMS=y"),
+            Self::Processes => f.write_str("`hostPID: true`, or in Docker `--pid=host`"),
         }
     }
 }
@@ -234,13 +237,17 @@ impl Host {
             KernelNames::Hidden => Some(NamesNeed::Addresses),
             KernelNames::Missing => Some(NamesNeed::Table),
         };
+        let has_user_frames = mode == Mode::Profiles;
+        let of_processes = (has_user_frames && !self.sees_all_processes).then_some(NamesNeed::Processes);
         // Other users' files also need CAP_DAC_READ_SEARCH.
         let ptrace = Capability::CAP_SYS_PTRACE;
-        let of_others = (mode == Mode::Profiles && !self.has(ptrace)).then_some(NamesNeed::Capability(ptrace));
-        [("kernel names", of_kernel), ("names in other users' processes", of_others)]
-            .into_iter()
-            .filter_map(|(names, need)| Some((names, need?)))
-            .collect()
+        let of_others = (has_user_frames && !self.has(ptrace)).then_some(NamesNeed::Capability(ptrace));
+        let needs = [
+            ("kernel names", of_kernel),
+            ("names in the node's processes", of_processes),
+            ("names in other users' processes", of_others),
+        ];
+        needs.into_iter().filter_map(|(names, need)| Some((names, need?))).collect()
     }
 
     /// Returns whether a capability is effective. `CAP_SYS_ADMIN` includes `CAP_BPF` and `CAP_PERFMON`, which were
@@ -399,6 +406,9 @@ mod tests {
             let host = Host { kernel_names, user_namespace, ..privileged.clone() };
             assert_eq!(host.without_names(Mode::Profiles), needs);
         }
+        let host = Host { sees_all_processes: false, ..privileged };
+        assert_eq!(host.without_names(Mode::Profiles), [("names in the node's processes", NamesNeed::Processes)]);
+        assert!(host.without_names(Mode::Reasons).is_empty());
     }
 
     #[test]
