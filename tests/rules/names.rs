@@ -57,7 +57,6 @@ const UNUSED: &[(&str, &str)] = &[
     ("podperf_container_itlb_*", "off by default"),
     ("podperf_container_perf_events_total", "off by default"),
     ("podperf_pmu_event_info", "for people who ask what was counted"),
-    ("podperf_node_scheduler_info", "there with a BPF scheduler only; the runbooks of waits for a CPU ask for it"),
     ("podperf_bpf_program_loaded", "always 1: a program that is not loaded is in no series"),
     ("podperf_bpf_program_verified_instructions", "a property of the build"),
     ("podperf_stack_shadow_*", "of a mode that measures podperf itself"),

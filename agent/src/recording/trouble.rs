@@ -84,6 +84,8 @@ pub enum Judgement {
 pub enum Cause {
     /// The thing that the reason names.
     Reason(WaitReason),
+    /// A CPU, or the end of its CPU limit, which a BPF scheduler may enforce without the kernel's knowledge.
+    CpuOrLimit,
     /// A lock of the program.
     Lock,
     /// The kernel, for an unknown reason, in a wait that no signal ends.
@@ -126,6 +128,15 @@ impl Judgement {
 }
 
 impl Cause {
+    /// Returns the thing that threads in the run queue wait for; `scheduler` is the name of a BPF scheduler.
+    #[must_use]
+    pub const fn of_run_queue(scheduler: Option<&str>) -> Self {
+        match scheduler {
+            None => Self::Reason(WaitReason::RunQueue),
+            Some(_) => Self::CpuOrLimit,
+        }
+    }
+
     /// Returns the words after "waits for". `sure` is false for a wait that may be idleness.
     #[must_use]
     pub fn words(&self, sure: bool) -> Cow<'_, str> {
@@ -134,6 +145,7 @@ impl Cause {
             Self::Peer(name) => return Cow::Owned(format!("{name}, or for its next request")),
             Self::Lock if sure => "a lock of its own",
             Self::Lock => "a lock or a queue of its own",
+            Self::CpuOrLimit => "a CPU or its CPU limit, which is not known",
             Self::Kernel => "the kernel",
             Self::Elsewhere => "another node, or a timer",
             Self::Reason(reason) => match reason {
@@ -161,6 +173,7 @@ impl Cause {
     pub const fn colour(&self) -> WaitReason {
         match self {
             Self::Reason(reason) => *reason,
+            Self::CpuOrLimit => WaitReason::RunQueue,
             Self::Lock => WaitReason::Futex,
             Self::Peer(_) => WaitReason::Network,
             Self::Kernel | Self::Elsewhere => WaitReason::Unknown,

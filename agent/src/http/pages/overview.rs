@@ -24,7 +24,8 @@ use crate::export::{
 };
 use crate::{
     agent::Agent,
-    recording::{Selector, Waiting},
+    kernel::sched_ext,
+    recording::{Cause, Selector, Waiting},
     stacks::profile::Profile,
 };
 
@@ -93,10 +94,11 @@ pub(in crate::http) async fn answer(agent: &Agent, uri: &Uri) -> Response {
     let (reading, rows, node) = (now.readings, now.snapshot.rows.len(), agent.node_name.clone());
     let what = Drawing::Overview { reading, view: view.address(), rows, most: view.most() };
     let shown = Shown { mode: agent.mode(), runner: agent.runner() };
+    let queue = Cause::of_run_queue(sched_ext::scheduler().as_deref());
     let draw = move |windows: &[Arc<Profile>]| {
         let waiting = Waiting::by_name(newest(windows, over));
         let before = before.as_deref().map(|before| &before.snapshot);
-        let mut lines = lines::of(&now.snapshot, &now.counters, before, over, &waiting);
+        let mut lines = lines::of(&now.snapshot, &now.counters, before, over, &waiting, &queue);
         if !shown.has_flame_graphs() {
             lines.iter_mut().for_each(|line| line.selector = None);
         }

@@ -18,8 +18,9 @@ use crate::export::{
 use crate::{
     agent::Agent,
     filter::Filter,
+    kernel::sched_ext,
     model::random::random,
-    recording::{LONGEST, Merged, Merger, RecordError, SHORTEST, Selector, Side, Wanted},
+    recording::{Cause, LONGEST, Merged, Merger, RecordError, SHORTEST, Selector, Side, Wanted},
     stacks::profile::Profile,
 };
 
@@ -160,8 +161,9 @@ pub(in crate::http) async fn flamegraph(Shared(agent): Shared<Arc<Agent>>, uri: 
     let what = if links.is_some() { Drawing::Page(side) } else { Drawing::File(side, format) };
     let key = DrawingKey { what, selector: selector.clone() };
     let user_frames_off = agent.user_frames_off();
+    let queue = Cause::of_run_queue(sched_ext::scheduler().as_deref());
     let draw = move |windows: &[Arc<Profile>]| {
-        let with_waits = |links| Links { first: told::paragraph(windows, &selector), ..links };
+        let with_waits = |links| Links { first: told::paragraph(windows, &selector, &queue), ..links };
         let links = if side == Side::OffCpu { links.map(with_waits) } else { links };
         let merged = Merged { user_frames_off, ..Merger::merge(windows, side, selector) };
         draw(&merged, format, links)

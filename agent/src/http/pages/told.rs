@@ -39,8 +39,8 @@ pub(super) fn part(part: &Part, holder: Option<(&str, f64)>, with_unit: bool) ->
 }
 
 /// Returns the paragraph on the waits of a pod, a container or a cgroup, for its page; empty for other selections, and
-/// without waits.
-pub(super) fn paragraph(windows: &[Arc<Profile>], selector: &Selector) -> String {
+/// without waits. `queue` is what threads in the run queue wait for.
+pub(super) fn paragraph(windows: &[Arc<Profile>], selector: &Selector, queue: &Cause) -> String {
     let name = selector.to_string();
     let pod = match selector {
         Selector::Pod { .. } | Selector::One(SubjectName::Cgroup(_)) => name.as_str(),
@@ -53,7 +53,9 @@ pub(super) fn paragraph(windows: &[Arc<Profile>], selector: &Selector) -> String
     let is_pod = |name: &str| name.starts_with(['/', '(']) || name.matches('/').count() == 1;
     let pods = all.iter().filter(|(name, _)| is_pod(name.as_str()));
     let on_cpu: HashMap<&str, f64> = pods.map(|(name, waiting)| (name.as_str(), waiting.on_cpu())).collect();
-    let parts = waiting.parts();
+    let mut parts = waiting.parts();
+    let queued = parts.iter_mut().filter(|part| part.cause == Cause::Reason(WaitReason::RunQueue));
+    queued.for_each(|part| part.cause = queue.clone());
     let told = parts.iter().filter(|it| it.threads >= LEAST).take(MOST).enumerate();
     let told: Vec<String> = told.map(|(at, it)| part(it, holder(&on_cpu, pod), at == 0)).collect();
     let waits = match told.join(", ") {
@@ -76,6 +78,10 @@ mod tests {
     };
 
     fn told(name: &str, selector: &str) -> String {
+        told_under(None, name, selector)
+    }
+
+    fn told_under(scheduler: Option<&str>, name: &str, selector: &str) -> String {
         let samples = vec![
             ended_by("shop/payments/app", waits(WaitReason::Poll, 2.3)),
             in_state(WaitState::RunQueue, waits(WaitReason::RunQueue, 0.92)),
@@ -86,7 +92,8 @@ mod tests {
         let hog = pod("batch/nightly-report", vec![on_cpu(1.54)]);
         let accept = ended_by("shop/checkout/app", waits(WaitReason::Network, 0.1));
         let payments = pod("shop/payments", vec![on_stack(stack(&["__sys_accept4"], &[]), accept)]);
-        paragraph(&[window(vec![pod(name, samples), payments, hog])], &selector.parse().unwrap())
+        let windows = [window(vec![pod(name, samples), payments, hog])];
+        paragraph(&windows, &selector.parse().unwrap(), &Cause::of_run_queue(scheduler))
     }
 
     #[test]
@@ -103,10 +110,17 @@ mod tests {
     }
 
     #[test]
+    fn under_a_bpf_scheduler_nobody_is_blamed_for_the_run_queue() {
+        let told = told_under(Some("lavd"), "shop/checkout", "shop/checkout");
+        let says = "2.3 threads for shop/payments, 0.92 for a CPU or its CPU limit, which is not known.</b> ";
+        assert!(told.contains(says) && !told.contains("nightly-report"), "{told}");
+    }
+
+    #[test]
     fn a_name_is_never_more_than_text() {
         let hostile = ended_by("shop/<script>/app", waits(WaitReason::Network, 1.0));
         let windows = [window(vec![pod("shop/checkout", vec![hostile]), pod("a/<b>", vec![on_cpu(1.0)])])];
-        let told = paragraph(&windows, &"shop/checkout".parse().unwrap());
+        let told = paragraph(&windows, &"shop/checkout".parse().unwrap(), &Cause::of_run_queue(None));
         let says = "for shop/&lt;script&gt;, or for its next request.</b>";
         assert!(told.contains(says) && !told.contains("<script"), "{told}");
     }

@@ -171,13 +171,14 @@ impl Column {
 }
 
 /// Returns the rows of a snapshot, with the growth since an earlier one. Without an earlier one there are no rates: the
-/// usage of a row may be that of previous agents, too.
+/// usage of a row may be that of previous agents, too. `queue` is what threads in the run queue wait for.
 pub(super) fn of(
     now: &Snapshot,
     counters: &Arc<[OpenCounter]>,
     before: Option<&Snapshot>,
     over: Duration,
     waiting: &HashMap<String, Waiting>,
+    queue: &Cause,
 ) -> Vec<Line> {
     let before = before.unwrap_or(now);
     let before: HashMap<&Row, &Usage> = before.rows.iter().map(|row| (&row.row, &row.usage)).collect();
@@ -195,7 +196,7 @@ pub(super) fn of(
         line
     });
     let mut lines: Vec<Line> = rows.collect();
-    tell(&mut lines, waiting);
+    tell(&mut lines, waiting, queue);
     lines
 }
 
@@ -203,7 +204,7 @@ pub(super) fn of(
 /// while other pods had the CPUs, throttled and uninterruptible time, and the part of other waits that
 /// [`Part::trouble`] names. A pod that has half of the time on CPUs waits for itself in half of its time in the run
 /// queue: that half is its own doing.
-pub(super) fn tell(lines: &mut [Line], waiting: &HashMap<String, Waiting>) {
+pub(super) fn tell(lines: &mut [Line], waiting: &HashMap<String, Waiting>, queue: &Cause) {
     let mut pods: HashMap<String, f64> = HashMap::new();
     for line in lines.iter() {
         *pods.entry(line.pod.clone()).or_default() += line.oncpu;
@@ -222,8 +223,8 @@ pub(super) fn tell(lines: &mut [Line], waiting: &HashMap<String, Waiting>) {
             |part: &Part| matches!(part.cause, Cause::Reason(WaitReason::RunQueue | WaitReason::Throttled));
         let mut parts = waits.map(Waiting::parts).unwrap_or_default();
         parts.retain(|part| !is_of_states(part));
-        let states = [(WaitReason::RunQueue, queued), (WaitReason::Throttled, throttled)];
-        parts.extend(states.map(|(reason, threads)| Part { cause: Cause::Reason(reason), sure: true, threads }));
+        let states = [(queue.clone(), queued), (Cause::Reason(WaitReason::Throttled), throttled)];
+        parts.extend(states.map(|(cause, threads)| Part { cause, sure: true, threads }));
         if waits.is_none() {
             parts.push(Part { cause: Cause::Kernel, sure: true, threads: blocked });
         }

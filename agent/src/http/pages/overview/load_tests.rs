@@ -22,7 +22,7 @@ use crate::{
         wait::{WaitReason, WaitState},
     },
     recording::{
-        Waiting,
+        Cause, Waiting,
         fixture::{each_of, ended_by, in_state, on_cpu, on_stack, pod, stack, that_go_on, waits, window},
     },
     stacks::profile::Sample,
@@ -150,7 +150,7 @@ fn rows_of(pods: Vec<Pod>) -> (Vec<Line>, HashMap<String, Waiting>) {
     }
     lines.push(Line { oncpu: 0.04, ..Line::of(&Row::Cgroup("/".into())) });
     let waiting = Waiting::by_name(&[window(subjects)]);
-    tell(&mut lines, &waiting);
+    tell(&mut lines, &waiting, &Cause::of_run_queue(None));
     (lines, waiting)
 }
 
@@ -206,7 +206,8 @@ fn the_counts_of_previous_agents_are_no_rates() {
         Snapshot::of_rows(started, vec![row])
     };
     let rates = |now: &Snapshot, before: Option<&Snapshot>, seconds| {
-        let lines = lines::of(now, &Arc::default(), before, Duration::from_secs(seconds), &HashMap::new());
+        let (over, queue) = (Duration::from_secs(seconds), Cause::of_run_queue(None));
+        let lines = lines::of(now, &Arc::default(), before, over, &HashMap::new(), &queue);
         (lines[0].oncpu, lines[0].trouble)
     };
     assert_eq!(rates(&at(day_ns), None, 0), (0.0, 0.0));
