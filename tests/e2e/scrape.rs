@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{Agent, Metrics, SHARES_READINGS},
+    agent::{Agent, Metrics, NO_STACKS, SHARES_READINGS},
     cgroup::TestCgroup,
     command::run_load,
     load::{cpu::CpuReport, sleepers::SleepersReport},
@@ -25,6 +25,7 @@ use serde_json::Value;
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] a_started_agent_is_alive_and_ready,
+    #[beside] probes_make_no_reading,
     #[land] the_accept_header_chooses_the_format,
     #[land] all_formats_hold_the_same_families,
     #[land] #[measures] scrapes_within_a_second_share_a_reading,
@@ -49,6 +50,22 @@ fn a_started_agent_is_alive_and_ready() -> Result<()> {
     }
     let (status, _, _) = agent.get("/nothing", &[])?;
     ensure!(status == 404, "an unknown path answered {status}");
+    Ok(())
+}
+
+fn probes_make_no_reading() -> Result<()> {
+    const PROBES: u32 = 50;
+    let agent = Agent::start(NO_STACKS)?;
+    let readings = || agent.metrics()?.get("podperf_readings_total", &[]).context("no count of readings");
+    let before = readings()?;
+    for _ in 0..PROBES {
+        // The agent returns a reading again for less than this.
+        thread::sleep(Duration::from_millis(20));
+        ensure!(agent.get("/readyz", &[])?.0 == 200, "not ready");
+    }
+    // The agent's own readings, and the scrape.
+    let new = readings()? - before;
+    ensure!(new < f64::from(PROBES / 4), "{new} readings beside {PROBES} probes");
     Ok(())
 }
 

@@ -67,6 +67,18 @@ pub(super) fn learn_functions(samples: &mut Window, settings: &CollectorSettings
     functions
 }
 
+/// Returns the share of a window that was left when it ended before its time.
+fn share_left(age: Duration, every: Duration) -> f64 {
+    1.0 - (age.as_secs_f64() / every.as_secs_f64()).min(1.0)
+}
+
+/// Returns the part of a window's cost that readers pay. `early` is the share by which it ends early for them. The cost
+/// contains the time for the filters of their recordings.
+fn of_readers(cost: Duration, early: f64, for_filters: Duration) -> Duration {
+    let for_end = if early > 0.0 { cost.mul_f64(early) } else { Duration::ZERO };
+    for_end.max(for_filters)
+}
+
 impl Collector {
     /// Reads the samples since the last call.
     pub(super) fn take_samples(&mut self) -> io::Result<()> {
@@ -88,10 +100,9 @@ impl Collector {
         let every = self.settings.profiles.as_ref().map_or(Duration::ZERO, |(every, _)| *every);
         let began = self.end_window(last, for_readers);
         let for_filters = std::mem::take(&mut self.for_filters);
-        let early = 1.0 - (age.as_secs_f64() / every.as_secs_f64()).min(1.0);
         let cost = thread_cpu().saturating_sub(spent);
-        let for_readers = if for_readers && early > 0.0 { cost.mul_f64(early) } else { Duration::ZERO };
-        self.settings.answering.charge(for_readers.max(for_filters));
+        let early = if for_readers { share_left(age, every) } else { 0.0 };
+        self.settings.answering.charge(of_readers(cost, early, for_filters));
         began
     }
 
@@ -272,5 +283,20 @@ impl Collector {
         let spent = thread_cpu().saturating_sub(began);
         named.retain(|(_, it)| it.passed != 0);
         spent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_pay_for_their_filters_and_for_windows_that_end_early() {
+        let [second, half] = [1000, 500].map(Duration::from_millis);
+        assert_eq!(of_readers(second, 0.0, half), half, "the window ends by itself");
+        assert_eq!(of_readers(second, share_left(second * 2, second * 8), half), second * 3 / 4);
+        assert_eq!(of_readers(second, share_left(second * 8, second * 8), Duration::ZERO), Duration::ZERO);
+        assert_eq!(of_readers(second, share_left(second, Duration::ZERO), Duration::ZERO), Duration::ZERO);
+        assert_eq!(of_readers(second, share_left(Duration::ZERO, Duration::ZERO), half), half);
     }
 }

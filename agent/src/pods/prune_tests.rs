@@ -155,6 +155,18 @@ fn configured_labels_and_annotations_are_kept_under_the_names_of_kube_state_metr
 }
 
 #[test]
+fn labels_and_annotations_are_cut_at_a_kibibyte() {
+    let key = "resource.opentelemetry.io/service.name";
+    let mut pod = web();
+    // The last letter has two bytes, and only one of them would fit.
+    pod["metadata"]["annotations"][key] = format!("{}\u{e9}", "x".repeat(1023)).into();
+    let keep = PruneRules::new(&[], &[key.to_owned()], Origin::default());
+    let pod = keep.prune(serde_json::from_value(pod).unwrap()).unwrap();
+    let cut = "x".repeat(1023);
+    assert_eq!((pod.service_name.as_deref(), &*pod.labels[0].1), (Some(&*cut), &*cut));
+}
+
+#[test]
 fn keys_with_one_name_are_distinguished() {
     let names: Vec<_> = named("label", &["a-b".into(), "a.b".into(), "a-b".into(), "HTTPPort2X".into()])
         .into_iter()

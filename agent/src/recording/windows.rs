@@ -288,6 +288,16 @@ mod tests {
     }
 
     #[test]
+    fn an_id_that_no_client_chose_cannot_be_guessed() {
+        let windows = Windows::new(GivenUp::default());
+        let ids = [windows.enter(None).unwrap().id.clone(), windows.enter(None).unwrap().id.clone()];
+        assert_ne!(ids[0], ids[1]);
+        assert!(ids.iter().all(|id| id.len() == 16), "{ids:?}");
+        // A counter would have the same first half.
+        assert_ne!(ids[0][..8], ids[1][..8]);
+    }
+
+    #[test]
     fn an_id_is_one_recordings_while_it_is_in_progress() {
         let windows = Windows::new(GivenUp::default());
         let registration = windows.enter(Some("a")).unwrap();
