@@ -24,6 +24,8 @@ const AS_ADDRESS: u64 = 0x0032_7265_746e_7568 - 1;
 /// Addresses of the kernel, of shared libraries and of stacks are above this one, and those within files, the kernel or a
 /// mapping below it.
 const HIGHEST: u64 = 1 << 36;
+/// Only the kernel has addresses from here on. Times in nanoseconds are below it.
+const OF_KERNEL: u64 = 1 << 63;
 
 fn no_reader_learns_where_code_is_or_what_memory_holds() -> Result<()> {
     let cgroup = TestCgroup::new("planted")?;
@@ -57,6 +59,9 @@ fn no_reader_learns_where_code_is_or_what_memory_holds() -> Result<()> {
     let samples = pprof::samples(&body)?;
     let frames: Vec<_> = samples.iter().flat_map(|sample| &sample.frames).collect();
     ensure!(frames.iter().any(|frame| frame.file == "[kernel]" && frame.address > 0), "no frames of the kernel");
+    let integers = pprof::integers(&body)?;
+    let secret = integers.iter().find(|integer| **integer >= OF_KERNEL || **integer == AS_ADDRESS);
+    ensure!(secret.is_none(), "an address or a word of memory: {secret:x?}");
     for frame in frames {
         ensure!(frame.address < HIGHEST && frame.address != AS_ADDRESS, "an address of memory: {frame:x?}");
         is_clean(&frame.function)?;

@@ -1,4 +1,5 @@
-//! A client that only opens connections, and as many as it can, keeps out neither probes nor scrapes.
+//! A client that only opens connections, and as many as it can, keeps out neither probes nor scrapes, with and without
+//! TLS.
 
 use std::{
     collections::VecDeque,
@@ -11,28 +12,35 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{Agent, NO_STACKS, binary},
+    agent::{Agent, Metrics, NO_STACKS, binary},
+    deadline::Deadline,
     http,
-    suite::Test,
+    suite::{Test, long},
     tests,
 };
 use tokio::net::TcpSocket;
 
+use crate::strangers::Guarded;
+
 pub(crate) const TESTS: &[Test] = tests![
     #[measures]
     a_flood_of_connections_keeps_out_no_probe_and_no_scraper,
+    #[measures]
+    a_flood_over_tls_keeps_out_no_probe_and_no_scraper_with_a_token,
 ];
 
 /// The address of the flood; scrapes and probes come from another one.
 const FLOOD: &str = "127.0.0.2:0";
 /// Connections a second.
 const RATE: u32 = 2000;
-const LENGTH: Duration = Duration::from_secs(15);
 /// Connections that the client holds open.
 const HELD: usize = 500;
-/// The timeout of the chart's probes, and that of a scrape.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest times of a probe and of a scrape, from the connection to the end of the answer.
+const PROBE: Duration = Duration::from_secs(1);
+const SCRAPE: Duration = Duration::from_secs(2);
 const LEAST_ROUNDS: usize = 5;
+/// The programs of these tests are slow ones: their server takes more of the CPU for each connection.
+const LIMITS: &str = "{maxPercent: 50}";
 
 /// Opens connections at the rate, whether or not they are accepted, until `end`.
 fn flood(to: SocketAddr, opened: &AtomicUsize, end: &AtomicBool) -> Result<()> {
@@ -44,6 +52,8 @@ fn flood(to: SocketAddr, opened: &AtomicUsize, end: &AtomicBool) -> Result<()> {
             let due = u128::from(RATE) * begin.elapsed().as_millis() / 1000;
             while (opened.load(Ordering::Relaxed) as u128) < due {
                 let socket = TcpSocket::new_v4()?;
+                // In a minute the client has more connections than ports.
+                socket.set_reuseaddr(true)?;
                 socket.bind(from)?;
                 held.push_back(tokio::spawn(socket.connect(to)));
                 opened.fetch_add(1, Ordering::Relaxed);
@@ -58,8 +68,22 @@ fn flood(to: SocketAddr, opened: &AtomicUsize, end: &AtomicBool) -> Result<()> {
 }
 
 fn a_flood_of_connections_keeps_out_no_probe_and_no_scraper() -> Result<()> {
-    // The programs of this test are slow ones: their server takes more of the CPU for each connection.
-    let agent = Agent::start(&format!("server: {{limits: {{maxPercent: 50}}}}\n{NO_STACKS}"))?;
+    let agent = Agent::start(&format!("server: {{limits: {LIMITS}}}\n{NO_STACKS}"))?;
+    flooded(&agent, |path| http::get(agent.address(), path, &[]))?;
+    // Nobody else answers for an agent.
+    let nobody = Command::new(binary()?).args(["healthcheck", "live", "--port", "1"]).output()?;
+    let says = String::from_utf8_lossy(&nobody.stderr);
+    ensure!(nobody.status.code() == Some(1) && says.contains("no agent with port 1"), "{says}");
+    Ok(())
+}
+
+fn a_flood_over_tls_keeps_out_no_probe_and_no_scraper_with_a_token() -> Result<()> {
+    let guarded = Guarded::start(Duration::from_millis(5), &format!("  limits: {LIMITS}\n{NO_STACKS}"))?;
+    flooded(&guarded.agent, |path| guarded.get(path))
+}
+
+/// Floods an agent. Meanwhile each probe and each scrape by `get` must be answered in time.
+fn flooded(agent: &Agent, get: impl Fn(&str) -> Result<http::Answer>) -> Result<()> {
     let (to, end, opened) = (agent.address(), AtomicBool::new(false), AtomicUsize::new(0));
     let port = to.port().to_string();
     let probe = |what| -> Result<()> {
@@ -68,18 +92,23 @@ fn a_flood_of_connections_keeps_out_no_probe_and_no_scraper() -> Result<()> {
         ensure!(output.status.success() && says.starts_with("ok"), "{what}: {says} {output:?}");
         Ok(())
     };
+    let ask = |path: &str| -> Result<()> {
+        let (status, ..) = get(path)?;
+        ensure!(status == 200, "{path}: {status}");
+        Ok(())
+    };
+    let length = Duration::from_secs(if long() { 60 } else { 15 });
     let rounds = thread::scope(|scope| -> Result<usize> {
         let flood = scope.spawn(|| flood(to, &opened, &end));
-        let deadline = Instant::now() + LENGTH;
+        let until = Instant::now() + length;
         let mut rounds = 0;
         let result = (|| -> Result<()> {
-            while Instant::now() < deadline {
-                for path in ["/livez", "/readyz", "/metrics"] {
-                    let (status, ..) = http::get_within(PATIENCE, to, path).with_context(|| path.to_owned())?;
-                    ensure!(status == 200, "{path}: {status}");
+            while Instant::now() < until {
+                for (path, limit) in [("/livez", PROBE), ("/readyz", PROBE), ("/metrics", SCRAPE)] {
+                    on_time(limit, path, || ask(path))?;
                 }
-                probe("live")?;
-                probe("ready")?;
+                on_time(PROBE, "`healthcheck live`", || probe("live"))?;
+                on_time(PROBE, "`healthcheck ready`", || probe("ready"))?;
                 rounds += 1;
                 thread::sleep(Duration::from_millis(500));
             }
@@ -92,11 +121,16 @@ fn a_flood_of_connections_keeps_out_no_probe_and_no_scraper() -> Result<()> {
     let opened = opened.load(Ordering::Relaxed);
     ensure!(opened >= usize::try_from(RATE)? * 5, "only {opened} connections were opened");
     ensure!(rounds >= LEAST_ROUNDS, "only {rounds} rounds");
-    let closed = agent.fresh_metrics()?.sum("podperf_http_refusals_total", &[("reason", "connections")]);
+    // The answer must be of a reading after the flood.
+    thread::sleep(agent.coalesced_for());
+    let metrics = Metrics::parse(&String::from_utf8(get("/metrics")?.2)?);
+    let closed = metrics.sum("podperf_http_refusals_total", &[("reason", "connections")]);
     ensure!(closed > 1000.0, "{closed} of {opened} connections were closed");
-    // Nobody else answers for an agent.
-    let nobody = Command::new(binary()?).args(["healthcheck", "live", "--port", "1"]).output()?;
-    let says = String::from_utf8_lossy(&nobody.stderr);
-    ensure!(nobody.status.code() == Some(1) && says.contains("no agent with port 1"), "{says}");
     Ok(())
+}
+
+fn on_time(limit: Duration, what: &str, ask: impl FnOnce() -> Result<()>) -> Result<()> {
+    let deadline = Deadline::begin(limit);
+    ask().with_context(|| what.to_owned())?;
+    Ok(deadline.check(|| format!("{what} is answered beside a flood"))?)
 }

@@ -96,16 +96,18 @@ fn serve(stream: TcpStream, reviews: &AtomicU64, takes: Duration) -> Result<()> 
     }
 }
 
-/// An agent that requires tokens, has the default limits, and trusts a played API server.
-struct Guarded {
-    agent: Agent,
+/// An agent that requires tokens, and trusts a played API server.
+pub(crate) struct Guarded {
+    pub(crate) agent: Agent,
     https: Https,
     api: Played,
     _files: TempDir,
 }
 
 impl Guarded {
-    fn start(takes: Duration) -> Result<Self> {
+    /// Starts one with the default limits and more configuration, which begins with more keys of `server`. A review of a
+    /// token takes this long.
+    pub(crate) fn start(takes: Duration, more: &str) -> Result<Self> {
         let (files, api) = (TempDir::new()?, Played::start(takes)?);
         let path = files.path();
         let authority = Authority::new("test-authority")?;
@@ -122,7 +124,7 @@ impl Guarded {
         fs::write(path.join("kubeconfig"), kubeconfig.to_string())?;
         let agent = Agent::start(&format!(
             "{SHARES_READINGS}identity: none\nkubernetes: {{kubeconfig: {path}/kubeconfig}}\nserver:\n  tls: {{certFile: {path}/tls.crt, \
-             keyFile: {path}/tls.key}}\n  authorization: {{enabled: true}}\n",
+             keyFile: {path}/tls.key}}\n  authorization: {{enabled: true}}\n{more}",
             path = path.display(),
         ))?;
         let https = Https::trusting(&path.join("ca.crt"))?;
@@ -131,6 +133,12 @@ impl Guarded {
 
     fn connect(&self, source: IpAddr) -> Result<Stream> {
         self.https.connect_from(source, self.agent.address())
+    }
+
+    /// Sends a request with the token, on a connection of its own.
+    pub(crate) fn get(&self, path: &str) -> Result<http::Answer> {
+        let authorization = [("Authorization", &*format!("Bearer {GOOD}"))];
+        self.https.ask(self.agent.address(), &format!("GET {path}"), &authorization)
     }
 }
 
@@ -154,7 +162,7 @@ fn be_a_stranger(guarded: &Guarded, number: usize, source: IpAddr, stop: &Atomic
 
 #[expect(clippy::print_stdout, reason = "the figures are what is asked for")]
 fn who_has_no_token_keeps_out_nobody_who_has_one() -> Result<()> {
-    let guarded = Guarded::start(Duration::from_millis(5))?;
+    let guarded = Guarded::start(Duration::from_millis(5), "")?;
     let scraper = IpAddr::from([127, 0, 0, 1]);
     for (what, strangers) in [("another address", IpAddr::from([127, 0, 0, 2])), ("the same address", scraper)] {
         let (stop, refused, began) = (AtomicBool::new(false), AtomicU64::new(0), Instant::now());
@@ -204,7 +212,7 @@ fn who_has_no_token_keeps_out_nobody_who_has_one() -> Result<()> {
 }
 
 fn requests_with_one_token_wait_for_one_review() -> Result<()> {
-    let guarded = Guarded::start(Duration::from_millis(500))?;
+    let guarded = Guarded::start(Duration::from_millis(500), "")?;
     let source = IpAddr::from([127, 0, 0, 1]);
     let codes = thread::scope(|scope| {
         let ask = |_| {

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use flate2::read::GzDecoder;
-use prost::Message;
+use prost::{Message, encoding::decode_varint};
 
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
@@ -122,9 +122,7 @@ impl Sample {
 ///
 /// When the bytes are not a gzipped pprof profile with two values in each sample.
 pub fn samples(gzipped: &[u8]) -> Result<Vec<Sample>> {
-    let mut bytes = Vec::new();
-    GzDecoder::new(gzipped).read_to_end(&mut bytes)?;
-    let profile = Profile::decode(&*bytes)?;
+    let profile = Profile::decode(&*unzipped(gzipped)?)?;
     let text = |at: i64| -> Result<String> {
         let text = profile.string_table.get(usize::try_from(at)?);
         Ok(text.with_context(|| format!("no text {at}"))?.clone())
@@ -151,4 +149,62 @@ pub fn samples(gzipped: &[u8]) -> Result<Vec<Sample>> {
         })
     };
     profile.sample.iter().map(sample).collect()
+}
+
+/// Returns all integers of a gzipped profile, those of unknown fields included.
+///
+/// # Errors
+///
+/// When the bytes are not gzipped.
+pub fn integers(gzipped: &[u8]) -> Result<Vec<u64>> {
+    let mut integers = Vec::new();
+    collect(&unzipped(gzipped)?, &mut integers);
+    Ok(integers)
+}
+
+fn unzipped(gzipped: &[u8]) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    GzDecoder::new(gzipped).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Collects the integers of a message up to the first field of another kind. A text or a list of integers is read as if it
+/// were a message, which finds no larger integers than are there.
+fn collect(mut bytes: &[u8], integers: &mut Vec<u64>) {
+    while let Ok(key) = decode_varint(&mut bytes) {
+        let Ok(value) = decode_varint(&mut bytes) else { return };
+        match key & 7 {
+            0 => integers.push(value),
+            2 => {
+                let Some((inner, rest)) = bytes.split_at_checked(usize::try_from(value).unwrap_or(usize::MAX)) else {
+                    return;
+                };
+                collect(inner, integers);
+                bytes = rest;
+            }
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    #[test]
+    fn integers_of_unknown_fields_are_found() -> Result<()> {
+        let location = Location { id: 1, mapping_id: 2, address: u64::MAX - 7, line: vec![Line { function_id: 9 }] };
+        let profile = Profile { location: vec![location], string_table: vec!["text".into()], ..Profile::default() };
+        // Field 77 of no profile is a message with one integer.
+        let unknown = [0xea, 0x04, 0x03, 0x08, 0xff, 0x01];
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(&[profile.encode_to_vec(), unknown.to_vec()].concat())?;
+        let found = integers(&gzip.finish()?)?;
+        assert!([1, 2, 9, 255, u64::MAX - 7].iter().all(|integer| found.contains(integer)), "{found:?}");
+        Ok(())
+    }
 }
