@@ -38,6 +38,7 @@ mod storm;
 mod strangers;
 mod tls;
 mod waiting;
+mod wide_filters;
 mod zero_first;
 
 use std::process::ExitCode;
@@ -56,8 +57,16 @@ fn main() -> ExitCode {
         mounts::TESTS,
     ]
     .concat();
-    let server =
-        [limits::TESTS, readers::TESTS, strangers::TESTS, flood::TESTS, tls::TESTS, privileges::TESTS].concat();
+    let server = [
+        limits::TESTS,
+        readers::TESTS,
+        wide_filters::TESTS,
+        strangers::TESTS,
+        flood::TESTS,
+        tls::TESTS,
+        privileges::TESTS,
+    ]
+    .concat();
     let receivers = [addresses::TESTS, profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let waits = [waiting::TESTS, zero_first::TESTS].concat();
     let stacks = [
