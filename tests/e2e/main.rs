@@ -25,6 +25,7 @@ mod nobody;
 mod pages;
 mod privileges;
 mod profiles;
+mod proxies;
 mod readers;
 mod reasons;
 mod receivers;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         restart::TESTS,
         bounds::TESTS,
         check::TESTS,
+        proxies::TESTS,
         mounts::TESTS,
     ]
     .concat();

@@ -34,21 +34,23 @@ impl Format {
         let mut best = (0.0, Self::Text);
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
-            let media_type = parts.next().unwrap_or_default();
-            let (mut quality, mut version, mut proto) = (1.0, None, None);
+            // The case of types and of the names of parameters does not count (RFC 9110).
+            let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let (mut quality, mut version, mut proto, mut encoding) = (1.0, None, None, "delimited");
             for (name, value) in parts.filter_map(|parameter| parameter.split_once('=')) {
-                match name.trim() {
-                    "q" => quality = value.trim().parse().unwrap_or(0.0),
-                    "version" => version = Some(value.trim()),
-                    "proto" => proto = Some(value.trim()),
+                let value = value.trim();
+                match name.trim().to_ascii_lowercase().as_str() {
+                    "q" => quality = value.parse().unwrap_or(0.0),
+                    "version" => version = Some(value),
+                    "proto" => proto = Some(value),
+                    "encoding" => encoding = value,
                     _ => {}
                 }
             }
-            let format = match (media_type, version) {
+            let is_delimited = proto == Some("io.prometheus.client.MetricFamily") && encoding == "delimited";
+            let format = match (media_type.as_str(), version) {
                 ("application/openmetrics-text", None | Some("1.0.0")) => Self::OpenMetrics,
-                ("application/vnd.google.protobuf", _) if proto == Some("io.prometheus.client.MetricFamily") => {
-                    Self::Protobuf
-                }
+                ("application/vnd.google.protobuf", _) if is_delimited => Self::Protobuf,
                 ("text/plain" | "text/*" | "*/*", None | Some("0.0.4")) => Self::Text,
                 _ => continue,
             };
@@ -208,6 +210,9 @@ mod tests {
             ("", Format::Text),
             ("text/plain;version=0.0.4;q=0.5, application/openmetrics-text;q=0.4", Format::Text),
             ("application/json", Format::Text),
+            ("Application/OpenMetrics-Text; Version=1.0.0", Format::OpenMetrics),
+            ("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily", Format::Protobuf),
+            ("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text", Format::Text),
         ] {
             assert_eq!(Format::negotiate(accept), format, "{accept}");
         }
