@@ -105,8 +105,7 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// Starts one with the default limits and more configuration, which begins with more keys of `server`. A review of a
-    /// token takes this long.
+    /// Starts one with more configuration, which begins with more keys of `server`. A review of a token takes this long.
     pub(crate) fn start(takes: Duration, more: &str) -> Result<Self> {
         let (files, api) = (TempDir::new()?, Played::start(takes)?);
         let path = files.path();

@@ -168,8 +168,8 @@ fn unzipped(gzipped: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Collects the integers of a message up to the first field of another kind. A text or a list of integers is read as if it
-/// were a message, which finds no larger integers than are there.
+/// Collects the integers of a message up to the first field of another kind. A text or a list of integers is read as a
+/// message, too, which finds no larger integers than are there.
 fn collect(mut bytes: &[u8], integers: &mut Vec<u64>) {
     while let Ok(key) = decode_varint(&mut bytes) {
         let Ok(value) = decode_varint(&mut bytes) else { return };

@@ -81,6 +81,7 @@ pub fn start(
     let store = pins.is_some().then(|| Store::new(&config.run_dir));
     let checkpoint = Checkpoint::find(store, &sensors, &status);
     set_states(&status, &config, &sensors, host);
+    let samples = parts::sampling(&config, host, &sensors.samples());
 
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (process_sender, processes) = mpsc::sync_channel(PROCESSES_WAITING);
@@ -121,6 +122,7 @@ pub fn start(
             max_stacks: config.max_stacks() as usize,
             max_samples: config.stacks.max_samples as usize,
             sample_period: config.stacks.sample_period(),
+            samples,
         },
         checkpoint,
     )

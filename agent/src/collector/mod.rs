@@ -12,6 +12,7 @@ mod profiles;
 mod reader;
 pub mod readings;
 mod restart;
+mod sampling;
 mod scrapers;
 
 use crate::model::facts::Fact;
@@ -57,6 +58,8 @@ pub use reader::{ActiveFilter, Purpose, ReadError, Reader};
 use reader::{Changes, FirstUse, Latest, Request};
 pub use restart::Checkpoint;
 use restart::{Checkpointer, Restored};
+use sampling::Sampling;
+pub use sampling::SamplingStates;
 
 /// The rings are emptied at this interval. They hold some thousand records.
 const DRAIN_EVERY: Duration = Duration::from_millis(250);
@@ -133,6 +136,8 @@ pub struct CollectorSettings {
     pub max_samples: usize,
     /// The time that one sample on the CPU stands for; `None` if such samples are not taken.
     pub sample_period: Option<Duration>,
+    /// The states of these samples; `None` if the agent cannot tell from the time of threads that they do not come.
+    pub samples: Option<SamplingStates>,
 }
 
 /// Walks the cgroup tree and starts the thread. `sensors` must have been started before, so that no cgroup is missed.
@@ -179,6 +184,7 @@ pub fn start(
         filters,
         window: (SystemTime::now(), Instant::now()),
         drops_then,
+        sampling: Sampling::default(),
         samples_fail: false,
         losses,
         last: None,
@@ -220,6 +226,8 @@ struct Collector {
     window: (SystemTime, Instant),
     /// Losses at the last profile.
     drops_then: HashMap<&'static str, u64>,
+    /// Finds out whether samples on the CPU come.
+    sampling: Sampling,
     /// Set if the last attempt to read samples failed; the failure has been logged.
     samples_fail: bool,
     /// Keeps track of losses for the status page.
@@ -357,6 +365,8 @@ impl Collector {
         deltas.append(&mut self.unposted);
         let ran_ns: u128 = deltas.iter().map(|(_, usage)| usage.facts[Fact::ON_CPU]).sum();
         let maps = self.sensors.map_use();
+        let programs = self.sensors.program_use(&reading.cpu);
+        self.mind_samples(&programs, ran_ns, without_stacks);
         self.limits.apply(&mut self.sensors, &reading, &doubtful, maps.iter().map(|map| map.bytes).sum());
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         self.ledger.begin_reading(taken, reading.at_ns);
@@ -380,7 +390,7 @@ impl Collector {
             cgroup_rows: reading.rows.len(),
             drops: reading.drops,
             maps,
-            programs: self.sensors.program_use(&reading.cpu),
+            programs,
             readings: self.readings_made,
             took: start.elapsed(),
             profiles_dropped: self.profiles_dropped,

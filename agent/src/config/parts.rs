@@ -335,6 +335,25 @@ pub fn samples(config: &Config, host: &Host, samples: &Result<Option<SampleEvent
     }
 }
 
+/// Returns the states of samples on the CPU: while they come, and while none does although threads run. `None` if no
+/// samples are taken, or not on all CPUs.
+#[must_use]
+pub fn sampling(
+    config: &Config,
+    host: &Host,
+    taken: &Result<Option<SampleEvent>, String>,
+) -> Option<[(State, String); 2]> {
+    let Ok(Some(event)) = taken else { return None };
+    let silent = match event {
+        SampleEvent::CpuClock => "none: its clock does not fire (report this as a bug, with the kernel's version)",
+        SampleEvent::Cycles | SampleEvent::Auto => {
+            "none: the event `cycles` does not fire on this machine (set `stacks.onCpuEvent: cpu-clock`)"
+        }
+    };
+    let is_everywhere = quiet_cpus(config, host).is_empty();
+    is_everywhere.then(|| [samples(config, host, taken), (State::Degraded, silent.into())])
+}
+
 /// Returns the state of isolated CPUs; `None` on a machine without any.
 #[must_use]
 pub fn isolated_cpus(config: &Config, host: &Host) -> Option<(State, String)> {
@@ -374,6 +393,10 @@ mod tests {
         let settings = sensor_settings(&config, &host);
         assert_eq!((settings.quiet_cpus, settings.tickless), (vec![], true), "no frequency on a node with `nohz_full`");
         assert_eq!(samples(&config, &host, &cycles).1, "49 a second on each CPU, by cycles");
+        let [coming, silent] = sampling(&config, &host, &cycles).unwrap();
+        assert_eq!((coming.0, silent.0), (State::Healthy, State::Degraded));
+        assert!(silent.1.ends_with("(set `stacks.onCpuEvent: cpu-clock`)"), "{silent:?}");
+        assert_eq!(sampling(&Config::default(), &host, &cycles), None, "threads may run where nothing is sampled");
         let (state, detail) = isolated_cpus(&config, &host).unwrap();
         assert!(state == State::Healthy && detail.starts_with("2-4: "), "{detail}");
         assert_eq!(isolated_cpus(&config, &Host::example()), None);

@@ -63,6 +63,7 @@ pub use load::{SensorSettings, Tracepoint};
 pub use orders::Lowered;
 #[cfg(test)]
 pub(crate) use programs::DROPS;
+pub(crate) use programs::SAMPLE;
 pub(crate) use raw::return_free_memory;
 pub use reading::{CpuTotals, RawReading, RawRow};
 pub use sampler::SampleEvent;

@@ -22,7 +22,7 @@ pub(super) const RUN: [&str; 12] = [
 ];
 
 /// The program that samples running tasks.
-pub(super) const SAMPLE: &str = "sample";
+pub(crate) const SAMPLE: &str = "sample";
 /// The iterators over tasks.
 pub(super) const COLLECT: &str = "collect";
 pub(super) const CARRY: &str = "carry";
