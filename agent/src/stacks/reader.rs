@@ -143,6 +143,13 @@ impl Reader {
         Ok(Self { starter, thread: None, hung, patience: PATIENCE, clock, waited: None })
     }
 
+    /// Returns a reader that cannot start threads.
+    #[cfg(test)]
+    pub(super) fn without_threads() -> Self {
+        let (starter, _) = mpsc::channel();
+        Self { starter, thread: None, hung: Vec::new(), patience: PATIENCE, clock: Clock::default(), waited: None }
+    }
+
     /// Sets the longest time for one read.
     pub(super) fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }

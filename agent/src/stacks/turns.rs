@@ -93,9 +93,9 @@ impl Turns {
         };
         let (copies, before): (Vec<Copy>, Vec<Option<Unwinding>>) =
             tries.into_iter().map(|tried| (tried.copy, tried.unwinding)).unzip();
-        let start = Instant::now();
+        let (start, from) = (Instant::now(), self.reader.clock().now());
         self.reader.clock().begin(most);
-        let whose = Whose { owner, pid: process, deadline: self.reader.clock().now() + most };
+        let whose = Whose { owner, pid: process, deadline: from + most };
         let (code, copies) = (Arc::clone(&self.code), Arc::new(copies));
         let theirs = Arc::clone(&copies);
         let done = Arc::new(Mutex::new(Vec::new()));
@@ -110,12 +110,15 @@ impl Turns {
             // The thread that hangs keeps the code.
             self.code = Arc::new(Mutex::new(AllCode::new()));
         }
-        // The machine may be busy with other things: only CPU time counts, unless the read of a file took long.
-        self.allowances.used(owner.to_string(), outcome.map_or_else(|_| start.elapsed(), |(spent, _)| spent));
-        // More time helps neither a process that has ended nor one whose files hang.
+        // The machine may be busy with other things: only CPU time counts. If the read of a file took long, its time
+        // counts, without the time in which there was no CPU.
+        let took = self.reader.clock().now().saturating_duration_since(from);
+        self.allowances.used(owner.to_string(), outcome.map_or(took, |(spent, _)| spent));
+        // More time helps neither a process that has ended nor one whose files hang. A turn that ends before its time had
+        // no thread for files, and each further one would warn of that.
         let is_late = match outcome {
             Ok((_, is_there)) => is_there,
-            Err(unread) => unread == Unread::Late,
+            Err(unread) => unread == Unread::Late && start.elapsed() >= most,
         };
         let done = std::mem::take(&mut *done.lock().unwrap_or_else(PoisonError::into_inner));
         let done = done.into_iter().map(Some).chain(std::iter::repeat_with(|| None));

@@ -87,6 +87,13 @@ fn a_copy_of_a_process_that_has_ended_is_not_kept() {
 }
 
 #[test]
+fn a_copy_is_given_up_if_no_thread_for_files_starts() {
+    let mut turns = Turns::new(Reader::without_threads());
+    let given_up = turns.unwind(&asker("a"), vec![copy().into()], None);
+    assert_eq!((ends(&given_up), turns.take_all_kept()), (vec![None], vec![]), "each turn would warn again");
+}
+
+#[test]
 fn walks_end_when_no_time_is_left_or_another_program_runs() {
     let walk = |program: [u64; 3], until: Duration, left: Duration| {
         let pulse = Pulse::new(Instant::now() + left, Place::Own);
