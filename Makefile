@@ -205,7 +205,7 @@ $(TOOLS)/bin/cargo-deny:
 
 bench: build ## Measure the price per context switch beside other tools and how it grows, the agent at rest, at scale, with profiles, and on real servers (ARGS=growth)
 	@./setup.sh bench || echo "bench: what is missing is not measured"
-	$(if $(filter scale profiles servers,$(ARGS)),,bench/programs/build-perf.sh)
+	$(if $(filter scale profiles servers stacks,$(ARGS)),,bench/programs/build-perf.sh)
 	$(CARGO) build --release --locked -p podperf-bench -p podperf-tests
 	$(SUDO) target/release/podperf-bench $(ARGS)
 

@@ -105,15 +105,16 @@ impl Load {
         Ok(Self { name, child, cgroup, directory })
     }
 
-    /// Starts all loads. Returns those that run, and why the others do not.
-    pub(super) fn start_all() -> Result<(Vec<Self>, Vec<String>)> {
-        let mut loads = LOADS.iter().map(|(name, _)| Self::start(name)).collect::<Result<Vec<_>>>()?;
+    /// Starts all loads, and these. Returns those that run, and why the others do not.
+    pub(super) fn start_all(more: &[(&'static str, &'static str)]) -> Result<(Vec<Self>, Vec<String>)> {
+        let all = [&LOADS[..], more].concat();
+        let mut loads = all.iter().map(|(name, _)| Self::start(name)).collect::<Result<Vec<_>>>()?;
         thread::sleep(STARTS);
         let mut absent = Vec::new();
         loads.retain_mut(|load| match load.check() {
             Ok(()) => true,
             Err(error) => {
-                let package = LOADS.iter().find(|(name, _)| *name == load.name).map_or("", |(_, package)| *package);
+                let package = all.iter().find(|(name, _)| *name == load.name).map_or("", |(_, package)| *package);
                 absent.push(format!("{} ({error:#}; Debian package `{package}`)", load.name));
                 false
             }
@@ -171,7 +172,7 @@ impl Sums {
 /// Measures everything, and returns the text to print.
 pub fn run(args: &ServersArgs, program: &Path) -> Result<String> {
     progress("servers: they start");
-    let (mut loads, mut absent) = Load::start_all()?;
+    let (mut loads, mut absent) = Load::start_all(&[])?;
     let agent = Agent::start_to_measure(program, &(CAP.to_owned() + FACTS))?;
     let all: Vec<_> = loads.iter().map(|load| &load.cgroup).collect();
     let first = agent.fresh_metrics()?;

@@ -1,11 +1,15 @@
 //! The stacks of real servers, by frame pointers and by unwind tables. Nothing is asserted.
 //!
 //! Two agents watch the loads of `bench/programs/servers` at the same time. Each of them records waits and samples on the
-//! CPU, and the recordings say where each stack ended.
+//! CPU, and the recordings say where each stack ended. Their metrics say what that cost. Then a third agent compares
+//! remembered stacks with the real ones.
+
+mod costs;
+mod shadow;
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path, thread, time::Duration};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use podperf_tests::{
     agent::Agent,
@@ -13,11 +17,17 @@ use podperf_tests::{
     pprof::{self, Sample},
 };
 
+use self::costs::{Account, Costs};
 use super::{progress, servers::Load};
+
+/// The loads besides those of `servers`, each with its Debian package.
+const MORE_LOADS: [(&str, &str); 2] = [("cpp-pointers", "g++"), ("musl", "musl-tools")];
 
 /// The ways to find user stacks.
 const WAYS: [&str; 2] = ["frame-pointers", "tables"];
 const SIDES: [&str; 2] = ["off-cpu", "on-cpu"];
+/// The least share of the samples on the CPU that reach the outermost function by tables, in percent.
+const LEAST_ON_CPU: f64 = 99.5;
 /// The time in which the agents read the files of the servers.
 const WARM_UP: Duration = Duration::from_secs(20);
 /// The time for an answer after the end of a recording.
@@ -26,7 +36,7 @@ const ANSWERS: Duration = Duration::from_secs(60);
 /// `podperf-bench stacks`.
 #[derive(Args, Clone, Debug)]
 pub struct StacksArgs {
-    /// Time in which the agents record the servers, in seconds
+    /// Time in which the agents record the servers, and then another one compares stacks, in seconds
     #[arg(long, default_value_t = 60)]
     pub stack_seconds: u64,
 }
@@ -54,6 +64,11 @@ impl Ends {
         ends
     }
 
+    /// Returns the share that reaches the outermost function, in percent.
+    fn reach(&self) -> f64 {
+        self.percent("whole") + self.percent("guessed")
+    }
+
     fn percent(&self, end: &str) -> f64 {
         100.0 * self.0.get(end).map_or(0.0, |time| *time as f64) / (self.total() as f64).max(1.0)
     }
@@ -64,7 +79,7 @@ impl Ends {
 
     /// Returns the share that reaches the outermost function, and what the rest is.
     fn text(&self) -> String {
-        let mut text = format!("{:.2} %", self.percent("whole") + self.percent("guessed"));
+        let mut text = format!("{:.2} %", self.reach());
         let rest = self.0.keys().filter(|end| *end != "whole");
         let rest: Vec<_> = rest.map(|end| format!("{end} {:.2}", self.percent(end))).collect();
         if !rest.is_empty() {
@@ -74,10 +89,20 @@ impl Ends {
     }
 }
 
+/// Returns the least share of a load's waits that reach the outermost function by tables, in percent; `None` for loads
+/// that are there for the comparison. All of musl's stacks and most of Java's are guessed.
+fn least(load: &str) -> Option<f64> {
+    match load {
+        "go" | "cpp-pointers" => None,
+        "java" | "musl" => Some(95.0),
+        _ => Some(99.0),
+    }
+}
+
 /// Measures everything, and returns the text to print.
 pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
     progress("stacks: the servers start");
-    let (mut loads, mut absent) = Load::start_all()?;
+    let (mut loads, mut absent) = Load::start_all(&MORE_LOADS)?;
     let agents = WAYS.map(|way| {
         let yaml = format!("overhead: {{maxPercent: 0}}\nstacks: {{unwind: {way}}}\n");
         Agent::start_to_measure(program, &yaml)
@@ -85,6 +110,8 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
     let agents = agents.into_iter().collect::<Result<Vec<_>>>()?;
     thread::sleep(WARM_UP);
     progress(&format!("stacks: two agents record {} s", args.stack_seconds));
+    let accounts = || agents.iter().map(Account::of).collect::<Result<Vec<_>>>();
+    let before = accounts()?;
     let mut recordings = Vec::new();
     thread::scope(|scope| {
         let both = agents.iter().flat_map(|agent| SIDES.map(|side| (agent.address(), side)));
@@ -105,14 +132,21 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
         }
         Ok(())
     })?;
+    let after = accounts()?;
     let [pointers_off, pointers_on, tables_off, tables_on] = &recordings[..] else { bail!("not four recordings") };
     let mut text = format!(
         "\n## Whole stacks of servers\n\n{} s, both agents at once. Shares of the time of stacks that reach the outermost \
          function, and what the rest and the guessed part are.\n\n\
-         | load | waits, s | by frame pointers | by tables | on the CPU, s | by frame pointers | by tables |\n\
-         |---|---|---|---|---|---|---|\n",
+         | load | waits, s | by frame pointers | by tables | at least | holds | on the CPU, s | by frame pointers | by \
+         tables | at least | holds |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
         args.stack_seconds
     );
+    let goal = |ends: &Ends, least: Option<f64>| match least {
+        Some(least) if ends.total() > 0 => {
+            format!("{least} % | {}", if ends.reach() >= least { "yes" } else { "no" })
+        }
+        _ => "- | -".to_owned(),
+    };
     for load in &mut loads {
         if let Err(error) = load.check() {
             absent.push(format!("{} ({error:#}, while it was watched)", load.name));
@@ -124,22 +158,28 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
             [pointers_on, tables_on].map(|it| of(it, SIDES[1])),
         );
         let [off_seconds, on_seconds] = [&off[1], &on[1]].map(|ends| ends.total() as f64 / 1e9);
+        let least = least(load.name);
         writeln!(
             text,
-            "| {} | {off_seconds:.0} | {} | {} | {on_seconds:.1} | {} | {} |",
+            "| {} | {off_seconds:.0} | {} | {} | {} | {on_seconds:.1} | {} | {} | {} |",
             load.name,
             off[0].text(),
             off[1].text(),
+            goal(&off[1], least),
             on[0].text(),
-            on[1].text()
+            on[1].text(),
+            goal(&on[1], least.map(|_| LEAST_ON_CPU))
         )?;
     }
     for load in absent {
         writeln!(text, "\nnot measured: {load}")?;
     }
-    for (agent, way) in agents.iter().zip(WAYS) {
-        let cost = agent.metrics()?.get("podperf_overhead_ratio", &[]).context("no cost")?;
-        writeln!(text, "\n{way}: {:.2} % of the node", 100.0 * cost)?;
-    }
+    let cgroups: Vec<_> = loads.iter().map(|load| &load.cgroup).collect();
+    let pairs = before.iter().zip(&after);
+    let costs: Vec<_> = pairs.map(|(before, after)| Costs::between(before, after, &cgroups)).collect();
+    text += &costs::table(&WAYS, &costs)?;
+    drop(agents);
+    progress(&format!("stacks: another agent compares remembered stacks for {} s", args.stack_seconds));
+    text += &shadow::run(program, WAYS[1], WARM_UP, Duration::from_secs(args.stack_seconds))?;
     Ok(text)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C++ load of `podperf-bench servers`: seven threads wait in calls that are 30 deep. It is built without frame pointers.
+// The C++ load of `podperf-bench servers`: seven threads wait in calls that are 30 deep. `run.sh` builds it
+// without frame pointers, and with them for `cpp-pointers`.
 #include <chrono>
 #include <mutex>
 #include <thread>

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Run one load of `podperf-bench servers` until it is killed: run.sh NAME DIR PORT. It keeps its files in DIR, which
+# Run one load of `podperf-bench servers` or `stacks` until it is killed: run.sh NAME DIR PORT. It keeps its files in DIR, which
 # belongs to the user nobody, and listens at 127.0.0.1:PORT.
 set -eu
 
@@ -14,9 +14,16 @@ nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
 cd "$dir"
 case $name in
 python) nobody python3 "$here/work.py" threads ;;
-cpp)
-	c++ -O2 -fomit-frame-pointer -pthread -o deep "$here/deep.cpp"
+cpp | cpp-pointers)
+	# The functions of Debian's C library keep no frame pointers in either.
+	case $name in cpp) pointers=-fomit-frame-pointer ;; *) pointers=-fno-omit-frame-pointer ;; esac
+	c++ -O2 "$pointers" -pthread -o deep "$here/deep.cpp"
 	nobody ./deep
+	;;
+musl)
+	musl-gcc -O2 -fomit-frame-pointer -o musl "$here/../../../tests/e2e/programs/musl.c"
+	# It ends with its stdin, and after 100 s.
+	while :; do sleep 100 | nobody ./musl; done
 	;;
 node)
 	nobody node -e "require('http').createServer((_, answer) => setTimeout(() => answer.end('podperf\\n'), 1)).listen($port, '127.0.0.1')" &
