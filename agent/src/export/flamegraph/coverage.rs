@@ -12,6 +12,16 @@ const WARN_FROM: f64 = 0.2;
 /// Returns the sentence, and behind it the way to turn user frames on if they are off; `None` without any time.
 pub(super) fn sentence(merged: &Merged) -> Option<String> {
     let (coverage, off) = (&merged.coverage, merged.user_frames_off);
+    let shares = stack_shares(coverage, off.is_some())?;
+    let off = off.map(|way| format!(" User frames are off ({way}).")).unwrap_or_default();
+    // A stack without its callers is not drawn below them.
+    let warning = if is_thin(coverage) { ", so outer functions look too small" } else { "" };
+    Some(format!("Stacks, by time: {shares}{warning}.{off}"))
+}
+
+/// Returns which share of this time has which stacks, and why callers are missing; `None` without any time.
+#[must_use]
+pub fn stack_shares(coverage: &Coverage, user_frames_off: bool) -> Option<String> {
     let total = coverage.total();
     let part = |time: u64, what: &str| (time > 0).then(|| format!("{} {what}", percent(time, total)));
     let causes = Unwind::ALL.into_iter().filter(|end| !matches!(end, Unwind::Whole | Unwind::Guessed));
@@ -22,7 +32,7 @@ pub(super) fn sentence(merged: &Merged) -> Option<String> {
         several => several.iter().map(|(time, name)| format!("{name} {}", percent(*time, total))).collect(),
     };
     // If user frames are off, one frame stands for all code of programs.
-    let whole = if off.is_some() { "in user code" } else { "whole" };
+    let whole = if user_frames_off { "in user code" } else { "whole" };
     let parts = [
         part(coverage.of(Unwind::Whole), whole),
         part(coverage.of(Unwind::Guessed), "guessed"),
@@ -31,10 +41,7 @@ pub(super) fn sentence(merged: &Merged) -> Option<String> {
         part(coverage.none, "without a stack"),
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
-    let off = off.map(|way| format!(" User frames are off ({way}).")).unwrap_or_default();
-    // A stack without its callers is not drawn below them.
-    let warning = if is_thin(coverage) { ", so outer functions look too small" } else { "" };
-    (total > 0).then(|| format!("Stacks, by time: {}{warning}.{off}", parts.join(", ")))
+    (total > 0).then(|| parts.join(", "))
 }
 
 /// Returns true if so much time has no callers that the picture may mislead.

@@ -11,7 +11,7 @@ use crate::{
         usage::Usage,
         wait::{Unwind, WaitReason, WaitState},
     },
-    recording::{Cause, Part, Selector, Waiting, holder, sort_parts},
+    recording::{Cause, Coverage, Part, Selector, Waiting, holder, sort_parts},
 };
 
 /// The most things that a row waits for; the ones with the least time are left out.
@@ -52,8 +52,8 @@ pub(super) struct Line {
     pub(super) holder: Option<(String, f64)>,
     /// The reason of most of the idleness that ended.
     pub(super) idle_for: Option<WaitReason>,
-    /// The share of the waiting time whose stacks reach the outermost function; `None` without such time.
-    pub(super) whole: Option<f64>,
+    /// How far the stacks of the waiting time reach.
+    pub(super) coverage: Coverage,
 }
 
 impl Line {
@@ -80,8 +80,16 @@ impl Line {
             parts: Vec::new(),
             holder: None,
             idle_for: None,
-            whole: None,
+            coverage: Coverage::default(),
         }
+    }
+
+    /// Returns the share of the waiting time whose stacks reach the outermost function; `None` without such time. Time
+    /// with kernel frames only is left out.
+    pub(super) fn whole(&self) -> Option<f64> {
+        let of = |end| self.coverage.of(end);
+        let total = self.coverage.total() - self.coverage.kernel_only;
+        (total > 0).then(|| real(of(Unwind::Whole) + of(Unwind::Guessed)) / real(total))
     }
 
     /// Returns the threads that may be in trouble, or idle.
@@ -235,7 +243,7 @@ pub(super) fn tell(lines: &mut [Line], waiting: &HashMap<String, Waiting>, queue
         line.holder = holder(&on_cpu, &line.pod).map(|(name, cpus)| (name.to_owned(), cpus));
         line.parked = (!waiting.is_empty()).then(|| waits.map_or(0.0, Waiting::parked));
         line.idle_for = waits.and_then(Waiting::idle_for);
-        line.whole = waits.and_then(whole);
+        line.coverage = waits.map(|waits| waits.coverage).unwrap_or_default();
     }
 }
 
@@ -252,11 +260,4 @@ fn ipc(counters: &Arc<[OpenCounter]>, now: &Usage, then: &Usage) -> Option<f64> 
     };
     let (instructions, cycles) = (count("instructions")?, count("cycles")?);
     (cycles > 0.0).then(|| instructions / cycles)
-}
-
-/// Returns the share of the time whose stacks reach the outermost function. Time with kernel frames only is left out.
-fn whole(waits: &Waiting) -> Option<f64> {
-    let of = |end| waits.coverage.of(end);
-    let total = waits.coverage.total() - waits.coverage.kernel_only;
-    (total > 0).then(|| real(of(Unwind::Whole) + of(Unwind::Guessed)) / real(total))
 }

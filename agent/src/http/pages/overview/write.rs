@@ -13,7 +13,7 @@ use super::{
     policy,
 };
 use crate::{
-    export::flamegraph::{IDLE, STYLE, UNCLEAR, escape, frame_style},
+    export::flamegraph::{IDLE, STYLE, UNCLEAR, escape, frame_style, stack_shares},
     model::wait::WaitReason,
     recording::Side,
 };
@@ -176,9 +176,13 @@ fn row(html: &mut String, line: &Line, columns: &[Column]) {
         let class = if value.is_none_or(|value| value < 0.005) { "n z" } else { "n" };
         write!(html, "<td class=\"{class}\" data-n=\"{heading}\">{text}</td>").ok();
     }
-    let whole = line.whole.map_or_else(|| "-".into(), |share| format!("{:.0} %", share * 100.0));
-    let class = if line.whole.is_some() { "n" } else { "n z" };
-    writeln!(html, "<td class=\"{class}\" data-n=\"whole stacks\">{whole}</td></tr>").ok();
+    let Some(whole) = line.whole() else {
+        html.push_str("<td class=\"n z\" data-n=\"whole stacks\">-</td></tr>\n");
+        return;
+    };
+    let shares = escape(&stack_shares(&line.coverage, false).unwrap_or_default());
+    let percent = whole * 100.0;
+    writeln!(html, "<td class=\"n\" data-n=\"whole stacks\" title=\"{shares}\">{percent:.0} %</td></tr>").ok();
 }
 
 /// Writes what the threads of a row wait for, or the reason of its idleness.
@@ -222,8 +226,15 @@ mod tests {
     use super::{super::ROWS, *};
     use crate::{
         config::Runner,
-        model::{mode::Mode, wait::WaitState},
-        recording::{Cause, Part, Selector, SubjectName},
+        model::{
+            mode::Mode,
+            wait::{Unwind, WaitState},
+        },
+        recording::{
+            Cause, Coverage, Part, Selector, SubjectName,
+            fixture::{stack, waits},
+        },
+        stacks::profile::Stack,
     };
 
     const ALL: Shown = Shown { mode: Mode::Profiles, runner: Runner::Chart };
@@ -242,8 +253,17 @@ mod tests {
             parts: vec![Part { cause: Cause::Reason(WaitReason::Disk), sure: true, threads: waits }],
             holder: None,
             idle_for: None,
-            whole: Some(0.25),
+            coverage: coverage(),
         }
+    }
+
+    /// Returns the coverage of waits of which a quarter has whole stacks.
+    fn coverage() -> Coverage {
+        let (whole, wait) = (stack(&[], &["main"]), waits(WaitReason::Disk, 1.0));
+        let mut coverage = Coverage::default();
+        coverage.add(&whole, &wait.activity, 1);
+        coverage.add(&Stack { unwind: Unwind::Cut, ..Stack::clone(&whole) }, &wait.activity, 3);
+        coverage
     }
 
     fn view(sort: Column) -> View {
@@ -383,7 +403,8 @@ mod tests {
         let page = draw(lines(ROWS + 7), &view(Column::Trouble));
         assert_eq!(page.matches("<tr><td>").count(), ROWS);
         assert!(page.contains("<a href=\"/?sort=trouble&amp;all=1\">And 7 more</a>"), "{page}");
-        assert!(page.contains("data-n=\"whole stacks\">25 %</td>"), "{page}");
+        let says = "data-n=\"whole stacks\" title=\"25 % whole, 75 % incomplete (cut)\">25 %</td>";
+        assert!(page.contains(says), "{page}");
         // The page with all rows has a bounded length, too.
         let page = draw(lines(MOST_ROWS + 7), &View { all: true, ..view(Column::Trouble) });
         assert_eq!(page.matches("<tr><td>").count(), MOST_ROWS);
