@@ -17,6 +17,7 @@ struct copied_wait {
 	__u64 path;
 	__u64 expected; /* the remembered stack; 0: unknown */
 	__u64 kernel;   /* the kernel's part, if it was walked */
+	__u64 proved;   /* see struct podperf_copy */
 	__u32 paid;     /* number of waits that a walk or copy stands for; 0: the budget has none */
 	bool trusted;
 	bool believed;   /* without a walk, the remembered stack is used */
@@ -101,8 +102,23 @@ static __noinline __u64 copy_wait(struct task_struct *task, struct copied_wait *
 	copy->path = wait->path;
 	copy->is_named = wait->named;
 	copy->kernel = wait->kernel;
+	copy->proved = wait->proved;
 	wanted = bpf_map_lookup_elem(&copy_pages, &copy->path);
 	return send_copy(task, copy, wanted) ? copy->key.stack : 0;
+}
+
+/*
+ * Sends a copy of a stack that a recipe has proved, for shadow mode: the agent unwinds it and compares. Half of the ring
+ * is left to the other copies. Without the kernel's part, the agent could not compare.
+ */
+static __always_inline void confirm(struct task_struct *task, struct copied_wait *wait, __u64 stack)
+{
+	if (!(stack & 1) || wait->kernel >= UNKNOWN_PART ||
+	    bpf_ringbuf_query(&copy_ring, BPF_RB_AVAIL_DATA) > PODPERF_COPY_RING / 2)
+		return;
+	wait->proved = stack;
+	copy_wait(task, wait);
+	wait->proved = 0;
 }
 
 /* Compares a remembered stack with the one that a recipe proves, for shadow mode. Without a recipe there is no answer. */
@@ -115,6 +131,7 @@ static __always_inline int compare_by_recipe(void *ctx, struct task_struct *task
 	wait->path = path_of(task, t->activity);
 	wait->kernel = schedule_begin ? kernel_part_of_wait(ctx) : ANY_PART;
 	stack = prove(task, wait);
+	confirm(task, wait, stack);
 	return stack ? compare(cpu, stack == t->stack) : SHADOW_NONE;
 }
 
@@ -197,6 +214,8 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 		t->stack = stack;
 		if (t->walked || !schedule_begin)
 			learn_proved(wait, stack, t->walked);
+		if (shadow)
+			confirm(task, wait, stack);
 		return 0;
 	}
 	/* What was remembered is wrong. */

@@ -17,7 +17,10 @@
 #include "tasks.bpf.h"
 #include "walk.bpf.h"
 
-/* Shadow mode: walks each cached stack as well, and counts how often the two differ. It changes nothing else. */
+/*
+ * Shadow mode: walks each cached stack as well, and counts how often the two differ. Stacks that a recipe proves are
+ * copied as well. It changes nothing else.
+ */
 const volatile bool shadow = false;
 
 /*

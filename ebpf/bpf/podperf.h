@@ -385,6 +385,7 @@ struct podperf_copy {
 	__u64 site;    /* the call site of a wait; 0: a sample on the CPU */
 	__u64 path;    /* its path, see path_of */
 	__u64 kernel;  /* id of the stack's kernel part; 0: there is none */
+	__u64 proved;  /* shadow mode: the stack that a recipe has proved for this wait; 0: the stack is not known */
 	__u64 ns;      /* of a sample, see podperf_sample_sum */
 	__u64 at_ns;   /* CLOCK_MONOTONIC */
 	__u64 code[3]; /* the process' start_code, end_code and start_stack: which program it is */

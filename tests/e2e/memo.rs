@@ -28,6 +28,7 @@ pub(crate) const TESTS: &[Test] = tests![
     remembered_stacks_of_node_and_its_jit_are_right: &[Need::Program("node")] => node_is_right,
     remembered_stacks_of_go_are_right: &[Need::Program("go")] => go_is_right,
     remembered_stacks_of_rust_are_right => rust_is_right,
+    recipes_of_python_prove_the_right_stacks: &[Need::Program("python3")],
     long_waits_at_a_remembered_place_have_their_own_stack => long_waits_have_their_own_stack,
     a_tracer_that_comes_and_goes_makes_no_remembered_stack_wrong: &[Need::Program("python3")] => a_tracer_that_comes_and_goes,
     ten_thousand_threads_lose_no_time,
@@ -39,6 +40,9 @@ pub(crate) const TESTS: &[Test] = tests![
 const MOST_WRONG: f64 = 0.005;
 /// The largest wrong share of the cached stacks.
 const MOST_WRONG_STACKS: f64 = 0.02;
+/// The least number of stacks that a recipe has proved and that were unwound, and the largest wrong share of them.
+const LEAST_PROOFS: f64 = 5000.0;
+const MOST_WRONG_PROOFS: f64 = 0.0001;
 /// The sums cover the whole machine. Other processes only add wrong stacks, so the smallest share of several runs is
 /// closest to the truth.
 const RUNS: usize = 4;
@@ -170,6 +174,21 @@ fn rust_is_right() -> Result<()> {
     // Each thread waits often enough at each call site to have it in the cache.
     let waits = ["sites", "--waits", "100000", "--threads", "400"];
     is_right("rust", Command::new(load::binary()?).args(waits))
+}
+
+/// The agent unwinds many of the stacks that recipes prove.
+fn recipes_of_python_prove_the_right_stacks() -> Result<()> {
+    let scratch = TempDir::new()?;
+    let agent = Agent::start(&(testing("shadow=true") + "stacks: {unwind: tables, maxWalks: 0}"))?;
+    let mut load = Command::new("python3");
+    load.arg(written(&scratch, "load.py", PYTHON)?).stdin(Stdio::null()).stdout(Stdio::null());
+    ensure!(process::bind_to_parent(&mut load).status()?.success(), "the load ended badly");
+    let metrics = agent.fresh_metrics()?;
+    let proved = value(&metrics, "podperf_stack_shadow_proofs_total")?;
+    let wrong = value(&metrics, "podperf_stack_shadow_proofs_wrong_total")?;
+    tell(&format!("{proved} stacks that a recipe proved were unwound, and {wrong} of them were others"));
+    ensure!(proved >= LEAST_PROOFS && wrong <= MOST_WRONG_PROOFS * proved, "{wrong} of {proved} proofs were wrong");
+    Ok(())
 }
 
 fn written(scratch: &TempDir, name: &str, text: &str) -> Result<std::path::PathBuf> {

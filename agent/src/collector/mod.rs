@@ -45,7 +45,7 @@ use crate::{
         usage::{SeenTime, Usage},
     },
     pods::PodIndex,
-    stacks::{RawProfile, Window},
+    stacks::{Proofs, RawProfile, Window},
     telemetry::heartbeat::Heartbeat,
 };
 use readings::{Deltas, Readings};
@@ -93,6 +93,8 @@ pub struct Observation {
     pub profiles_dropped: u64,
     /// The time of samples whose cached stack was checked.
     pub seen: SeenTime,
+    /// The stacks that recipes had proved, and that were compared.
+    pub proofs: Proofs,
     /// Statistics of checkpoints; `None` without checkpoints.
     pub restart: Option<RestartStats>,
 }
@@ -395,6 +397,7 @@ impl Collector {
             took: start.elapsed(),
             profiles_dropped: self.profiles_dropped,
             seen: self.samples.seen(),
+            proofs: self.samples.proofs(),
             restart: self.restart_stats(),
         });
         let now = Instant::now();

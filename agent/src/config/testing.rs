@@ -17,7 +17,8 @@ pub struct Testing {
     pub tracepoint: Tracepoint,
     /// Number of stacks in the stack cache; `None` follows from `stacks.maxSamples`.
     pub max_stacks: Option<u32>,
-    /// Walks every stack, also the cached ones, and counts how often the cached stack was wrong.
+    /// Walks every stack, also the cached ones, and counts how often the cached stack was wrong. Stacks that a recipe
+    /// proves are copied, unwound and compared.
     pub shadow: bool,
     /// The program that copies the stacks of samples is refused, as by a kernel that does not take it.
     pub refuse_copies: bool,

@@ -75,6 +75,8 @@ pub enum CopyOf {
     },
     /// A sample on the CPU, which is in no table.
     Sample(RawSample),
+    /// A wait for which a recipe has proved this stack, in shadow mode: the copy is only compared.
+    Proved(StackId),
 }
 
 impl Copy {
@@ -104,9 +106,12 @@ impl Copy {
         let pages = (count > 0).then_some(0).into_iter().chain(further).collect();
         let (site, path) = (word(offset_of!(abi::podperf_copy, site))?, word(offset_of!(abi::podperf_copy, path))?);
         let at_ns = word(offset_of!(abi::podperf_copy, at_ns))?;
+        let stack_at = |at| word(at).filter(|id| *id != 0).map(StackId);
         let of = if u32::from(key.activity) == abi::PODPERF_ON_CPU {
             let (key, ns) = (SampleKey::from_abi(&key)?, word(offset_of!(abi::podperf_copy, ns))?);
             CopyOf::Sample(RawSample { key, ns, queued_ns: 0, so_far_ns: 0, count: 1, last_ns: at_ns })
+        } else if let Some(proved) = stack_at(offset_of!(abi::podperf_copy, proved)) {
+            CopyOf::Proved(proved)
         } else {
             let at = offset_of!(abi::podperf_copy, is_named);
             let is_named = header.get(at..at + 4)?.iter().any(|byte| *byte != 0);
@@ -114,7 +119,7 @@ impl Copy {
         };
         Some(Self {
             of,
-            kernel: word(offset_of!(abi::podperf_copy, kernel)).filter(|id| *id != 0).map(StackId),
+            kernel: stack_at(offset_of!(abi::podperf_copy, kernel)),
             process: Pid(key.tgid),
             at_ns,
             program,
@@ -346,6 +351,13 @@ mod tests {
         assert_eq!(copy.of, CopyOf::Wait { id: StackId(10), site: StackId(12), path: StackId(14), is_named: true });
         assert_eq!((copy.kernel, copy.process, copy.program), (Some(StackId(15)), Pid(7), [1, 2, 3]));
         assert_eq!((copy.registers[32], &copy.pages[..], copy.stack.len()), (4, &[0, 5][..], 8192));
+    }
+
+    #[test]
+    fn a_copy_of_a_proved_stack_names_it() {
+        let mut bytes = record(0, &[0]);
+        bytes[offset_of!(abi::podperf_copy, proved)..][..8].copy_from_slice(&9_u64.to_ne_bytes());
+        assert_eq!(Copy::decode(&bytes).unwrap().of, CopyOf::Proved(StackId(9)));
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub use symbolizer::{Naming, start};
 pub use unread::FrameOwner;
 pub use unwinder::Unwound;
 
-pub use window::Window;
+pub use window::{Proofs, Window};
 
 /// The samples of one window, with addresses.
 #[derive(Debug)]

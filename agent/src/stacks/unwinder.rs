@@ -76,7 +76,7 @@ impl Unwound {
     fn copy(&self) -> Option<(StackId, StackId)> {
         match self.of {
             CopyOf::Wait { id, .. } => Some((id, self.id)),
-            CopyOf::Sample(_) => None,
+            CopyOf::Sample(_) | CopyOf::Proved(_) => None,
         }
     }
 }
@@ -240,7 +240,7 @@ impl Unwinder {
         let id = copy.kernel.map_or(user, |kernel| user.with(kernel));
         let path = match copy.of {
             CopyOf::Wait { path, .. } => Some(path),
-            CopyOf::Sample(_) => None,
+            CopyOf::Sample(_) | CopyOf::Proved(_) => None,
         };
         let is_part = !matches!(end, Unwind::Whole | Unwind::Guessed | Unwind::Truncated);
         let recipe = |(words, together)| Recipe { stack: id, kernel: copy.kernel, words, is_part, together };

@@ -5,6 +5,8 @@
 
 mod copies;
 
+pub use copies::Proofs;
+
 use crate::model::usage::SeenTime;
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -58,6 +60,7 @@ pub struct Window {
     /// The profiled times since the last call of [`Window::take_profiled`].
     profiled: HashMap<CgroupId, Facts>,
     seen: SeenTime,
+    proofs: Proofs,
     takes: u64,
     number: u64,
     max_stacks: usize,
@@ -84,6 +87,7 @@ impl Window {
             stackless: Vec::new(),
             profiled: HashMap::new(),
             seen,
+            proofs: Proofs::default(),
             takes: 0,
             number: 0,
             max_stacks,
@@ -186,6 +190,12 @@ impl Window {
     #[must_use]
     pub fn seen(&self) -> SeenTime {
         self.seen
+    }
+
+    /// Returns the stacks that were unwound to compare them with those that recipes had proved.
+    #[must_use]
+    pub fn proofs(&self) -> Proofs {
+        self.proofs
     }
 
     /// Replaces the cached stack of a sample by the stack that was seen, if they differ. The new stack has the kernel

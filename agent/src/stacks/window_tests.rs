@@ -289,6 +289,23 @@ fn a_stack_that_is_unwound_after_the_end_of_a_window_still_names_its_samples() {
     assert_eq!((&*stack.user, &*stack.kernel), (&[1, 2][..], &[0x110][..]));
 }
 
+/// In shadow mode, a stack that a recipe has proved is unwound as well.
+#[test]
+fn a_proof_is_wrong_if_another_whole_stack_was_unwound() {
+    let mut window = window();
+    let mut unwound = |of, id, end| {
+        let user = vec![id];
+        assert!(window.add_unwound(Unwound { of, id: StackId(id), process: Pid(1), kernel: None, user, end }));
+        (window.proofs().all, window.proofs().wrong)
+    };
+    let proved = |id| CopyOf::Proved(StackId(id));
+    unwound(CopyOf::Wait { id: StackId(20), site: SITE, path: SITE, is_named: false }, 21, Unwind::Whole);
+    assert_eq!(unwound(proved(21), 21, Unwind::Whole), (1, 0));
+    assert_eq!(unwound(proved(21), 23, Unwind::Guessed), (2, 1));
+    assert_eq!(unwound(proved(21), 25, Unwind::Cut), (2, 1), "it may be the same stack");
+    assert_eq!(unwound(proved(25), 21, Unwind::Whole), (2, 1), "only a part was proved");
+}
+
 /// The kernel side takes no stacks of waits, but the iterator looks at long ones.
 #[test]
 fn a_wait_whose_stack_was_not_taken_is_shed_and_has_the_reason_that_was_seen() {

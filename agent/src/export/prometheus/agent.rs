@@ -222,6 +222,8 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         rows::STACK_SHADOW_WRONG.of(Value::Count(cpu.shadow_wrong)),
         rows::STACK_SHADOW_TIME.of(Value::seconds(cpu.shadow_ns)),
         rows::STACK_SHADOW_WRONG_TIME.of(Value::seconds(cpu.shadow_wrong_ns)),
+        rows::STACK_SHADOW_PROOFS.of(Value::Count(observation.proofs.all)),
+        rows::STACK_SHADOW_PROOFS_WRONG.of(Value::Count(observation.proofs.wrong)),
         rows::STACK_SEEN.of(Value::seconds(observation.seen.all_ns)),
         rows::STACK_SEEN_WRONG.of(Value::seconds(observation.seen.wrong_ns)),
         rows::SYMBOLIZED.of(Value::Count(facts.symbols.symbolized)),

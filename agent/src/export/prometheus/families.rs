@@ -136,6 +136,10 @@ families! {
         "Time of the waits in podperf_stack_shadow_waits_total";
     STACK_SHADOW_WRONG_TIME: Counter "podperf_stack_shadow_wrong" in Seconds [],
         "Time of the waits in podperf_stack_shadow_wrong_total, without those that were corrected";
+    STACK_SHADOW_PROOFS: Counter "podperf_stack_shadow_proofs" [],
+        "Stacks that a recipe had proved and that were unwound all the same; 0 outside of podperf's tests";
+    STACK_SHADOW_PROOFS_WRONG: Counter "podperf_stack_shadow_proofs_wrong" [],
+        "Stacks of podperf_stack_shadow_proofs_total for which unwinding found another one";
     STACK_SEEN: Counter "podperf_stack_seen" in Seconds [],
         "Sleep whose remembered stack was compared with the real one";
     STACK_SEEN_WRONG: Counter "podperf_stack_seen_wrong" in Seconds [],

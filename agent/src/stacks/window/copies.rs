@@ -5,9 +5,21 @@ use std::sync::Arc;
 use super::{KnownStack, Window};
 use crate::{
     kernel::{copies::CopyOf, records::RawStack},
-    model::{ids::StackId, wait::WaitReason},
+    model::{
+        ids::StackId,
+        wait::{Unwind, WaitReason},
+    },
     stacks::Unwound,
 };
+
+/// The stacks that recipes had proved and that were unwound all the same, in shadow mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proofs {
+    /// Their number.
+    pub all: u64,
+    /// Those that were other stacks.
+    pub wrong: u64,
+}
 
 impl Window {
     /// Adds an unwound stack. A sample on the CPU comes with its stack. The time of a wait is in samples, which have the
@@ -47,8 +59,22 @@ impl Window {
                 sample.key.stack = Some(id);
                 self.keep(sample, false);
             }
+            CopyOf::Proved(proved) => self.compare(proved, id),
         }
         complete
+    }
+
+    /// Compares the stack that a recipe has proved with the one that was unwound. Nothing is proved of the missing callers
+    /// of a stack.
+    fn compare(&mut self, proved: StackId, found: StackId) {
+        let is_whole = |id: StackId| {
+            let end = self.stacks.get(&id).and_then(|(known, _)| known.stack.end);
+            matches!(end, Some(Unwind::Whole | Unwind::Guessed))
+        };
+        if is_whole(proved) && is_whole(found) {
+            self.proofs.all += 1;
+            self.proofs.wrong += u64::from(found != proved);
+        }
     }
 
     /// Returns the stack of a call site or of a copy, if it is known.
