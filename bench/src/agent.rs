@@ -31,6 +31,8 @@ pub enum Configuration {
     Sensor(&'static str),
     /// The same as `Times`, and both stacks of every wait; neither wakers nor samples on the CPU.
     Stacks,
+    /// The same as `Stacks`, by unwind tables.
+    Tables,
     /// Only the benchmark's events, read as perf counters.
     Counters,
 }
@@ -48,6 +50,7 @@ impl Configuration {
             Self::Times => without_stacks(true, ""),
             Self::Sensor(name) => without_stacks(true, "") + &format!("sensors: {{{name}: {{enabled: true}}}}\n"),
             Self::Stacks => "stacks: {wakerAfter: 0s, onCpuHertz: 0}\ncounters: {groups: []}\n".to_owned(),
+            Self::Tables => Self::Stacks.yaml().replace("wakerAfter", "unwind: tables, wakerAfter"),
             Self::Counters => without_stacks(false, &groups),
         }
     }
@@ -127,9 +130,9 @@ mod tests {
     /// A key that the agent does not know would end each part of the benchmark.
     #[test]
     fn the_agent_takes_each_configuration() {
-        use Configuration::{Counters, Default, Sensor, Stacks, Times};
+        use Configuration::{Counters, Default, Sensor, Stacks, Tables, Times};
         let riders = RIDERS.map(|rider| Sensor(rider.sensor).yaml());
-        let whole = [Default, Times, Stacks, Counters].map(Configuration::yaml);
+        let whole = [Default, Times, Stacks, Tables, Counters].map(Configuration::yaml);
         let with = [CAP.to_owned() + FACTS, without_stacks(true, "") + LOCKS, without_stacks(false, "[cycles]") + ROOM];
         for yaml in whole.iter().chain(&riders).chain(&with) {
             if let Err(error) = Config::parse(yaml) {

@@ -35,7 +35,7 @@ pub struct Monitor {
 }
 
 /// All monitors, in the order of the table.
-pub static MONITORS: [Monitor; 15] = [
+pub static MONITORS: [Monitor; 16] = [
     Monitor { key: "none", title: "none (the noise)", parts: &[] },
     Monitor { key: "empty", title: "empty program", parts: &[Part::EmptyProgram] },
     Monitor { key: "bare", title: "bare time per cgroup", parts: &[Part::Bare] },
@@ -60,6 +60,11 @@ pub static MONITORS: [Monitor; 15] = [
         key: "podperf-stacks",
         title: "podperf: facts, times, stacks",
         parts: &[Part::Agent(Configuration::Stacks)],
+    },
+    Monitor {
+        key: "podperf-tables",
+        title: "podperf: facts, times, tables",
+        parts: &[Part::Agent(Configuration::Tables)],
     },
     Monitor { key: "podperf-default", title: "podperf: as shipped", parts: &[Part::Agent(Configuration::Default)] },
     Monitor {
