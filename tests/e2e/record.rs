@@ -82,6 +82,8 @@ fn recordings_have_the_loads_own_time_in_every_format() -> Result<()> {
         start("pb.gz", &[&off_cpu[..], &["--lines"]].concat())?,
     ];
     let truth = slept_meanwhile(&cgroup, &mut recordings)?;
+    let logs: Vec<_> = recordings.iter().map(Recording::log).collect();
+    ensure!(logs.iter().all(|log| log.contains("Stacks, by time: ")), "not all say how whole stacks are: {logs:?}");
     let files = recordings.into_iter().map(Recording::finish).collect::<Result<Vec<_>>>()?;
     let [alone, folded, svg, html, pprof] = &*files else { anyhow::bail!("not five files") };
     for folded in [alone, folded] {

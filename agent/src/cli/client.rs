@@ -7,6 +7,7 @@ use hyper::{
     Method, Request, StatusCode, Uri, Version,
     body::Bytes,
     header::{AUTHORIZATION, CONNECTION, HeaderValue},
+    http::response::Parts,
 };
 use rustls::pki_types::ServerName;
 use thiserror::Error;
@@ -125,6 +126,17 @@ impl Client {
         path: &str,
         patience: Duration,
     ) -> Result<(StatusCode, Bytes), ClientError> {
+        let (head, body) = self.ask_for_all(method, path, patience).await?;
+        Ok((head.status, body))
+    }
+
+    /// Does what [`Self::ask`] does, and returns the whole head of the answer.
+    pub(super) async fn ask_for_all(
+        &self,
+        method: Method,
+        path: &str,
+        patience: Duration,
+    ) -> Result<(Parts, Bytes), ClientError> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url()));
         if let Some(token) = self.token()? {
             request = request.header(AUTHORIZATION, token);
@@ -138,7 +150,7 @@ impl Client {
                 return Err(connect.ok().ok_or(NoAnswer::Slow(CONNECT))?.map_or_else(Into::into, |_| error));
             }
         };
-        Ok(http::Client::new(connector, ANSWER_BYTES).ask(request, CONNECT, patience).await?)
+        Ok(http::Client::new(connector, ANSWER_BYTES).ask_for_all(request, CONNECT, patience).await?)
     }
 
     fn connector(&self) -> Result<Connector, ClientError> {

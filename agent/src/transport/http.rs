@@ -139,10 +139,21 @@ impl Client {
     /// TLS included, and `patience` is the longest time for the answer after that.
     pub(crate) async fn ask(
         &self,
-        mut request: Request<Bytes>,
+        request: Request<Bytes>,
         to_connect: Duration,
         patience: Duration,
     ) -> Result<(StatusCode, Bytes), NoAnswer> {
+        let (head, body) = self.ask_for_all(request, to_connect, patience).await?;
+        Ok((head.status, body))
+    }
+
+    /// Does what [`Self::ask`] does, and returns the whole head of the answer.
+    pub(crate) async fn ask_for_all(
+        &self,
+        mut request: Request<Bytes>,
+        to_connect: Duration,
+        patience: Duration,
+    ) -> Result<(Parts, Bytes), NoAnswer> {
         let mut connection = capture_connection(&mut request);
         let connected = timeout(to_connect, async { drop(connection.wait_for_connection_metadata().await) });
         let mut answer = pin!(self.send(request));
@@ -155,7 +166,7 @@ impl Client {
         };
         let Ok(answer) = answer else { return Err(NoAnswer::Silence) };
         let (head, body) = answer.map_err(NoAnswer::Failed)?;
-        Ok((head.status, body?))
+        Ok((head, body?))
     }
 }
 

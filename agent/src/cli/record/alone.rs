@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{
     super::overrides,
+    Recorded,
     progress::{EVERY, Progress},
 };
 use crate::{
@@ -44,7 +45,7 @@ static LOG_COUNTS: LogCounts = LogCounts::new();
 pub(crate) struct NobodyRecords(SocketAddr);
 
 /// Records, and renders the recording.
-pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) -> anyhow::Result<Vec<u8>> {
+pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) -> anyhow::Result<Recorded> {
     let listen = settings.config.listen;
     let settings = alone(settings, wanted)?;
     let plan = overrides::plan(&settings.config, None)?;
@@ -64,7 +65,8 @@ pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) 
     wait_for_pods(&agent).await;
     let recorded = watched(&agent, wanted).await;
     agent::stop(agent, threads, Instant::now() + DRAIN).await;
-    Ok(flamegraph::render(&recorded?, format))
+    let merged = recorded?;
+    Ok(Recorded { file: flamegraph::render(&merged, format), stacks: flamegraph::stack_sentence(&merged) })
 }
 
 /// Returns the configuration of a recording: stacks only, of cgroups as deep as the selector needs, without a receiver.

@@ -81,6 +81,14 @@ enum Subject {
     Word(String),
 }
 
+/// A finished recording.
+#[derive(Debug)]
+struct Recorded {
+    file: Vec<u8>,
+    /// The sentence about how much of its time has a stack; `None` without any time, and of an agent that has none.
+    stacks: Option<String>,
+}
+
 /// A word that names no subject. The command then exits with code 2.
 #[derive(Debug, Error)]
 #[error("{0}")]
@@ -132,7 +140,12 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     });
     // Name lookups that still run are abandoned: their time is over.
     runtime.shutdown_background();
-    output.write(&recorded?)
+    let Recorded { file, stacks } = recorded?;
+    output.write(&file)?;
+    if let Some(says) = stacks {
+        progress::print(&says);
+    }
+    Ok(())
 }
 
 fn runtime() -> anyhow::Result<Runtime> {

@@ -7,12 +7,16 @@ use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::progress::{EVERY, Progress};
+use super::{
+    Recorded,
+    progress::{EVERY, Progress},
+};
 use crate::{
     check::probe::{introduction, reachable},
     cli::client::{Client, Login, refusal},
     config::Config,
     export::flamegraph::Format,
+    http::pages::profile::STACKS,
     recording::{Selector, Wanted},
 };
 
@@ -81,7 +85,7 @@ pub(super) async fn says_of_subject(agent: &Running, word: &str) -> Option<Strin
 }
 
 /// Records through the agent, and returns the body of its answer.
-pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> anyhow::Result<Vec<u8>> {
+pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> anyhow::Result<Recorded> {
     let Running { client, introduction } = agent;
     let id = format!("cli-{}-{:x}", std::process::id(), entropy());
     let mut query = form_urlencoded::Serializer::new(String::new());
@@ -102,7 +106,7 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
         ("id", &id),
     ]);
     let path = format!("/debug/profile?{}", query.finish());
-    let recorded = client.ask(Method::GET, &path, wanted.duration + NAMES);
+    let recorded = client.ask_for_all(Method::GET, &path, wanted.duration + NAMES);
     let mut progress = Progress::new(wanted, format!("through the agent at `{}`", client.url()));
     let recording = format!("/debug/recordings/{id}");
     let watched = async {
@@ -131,11 +135,13 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
         never = beside => match never {},
     };
     drop(progress);
-    let (status, body) =
-        answer.with_context(|| format!("the agent at `{}` broke off ({introduction})", client.url()))?;
+    let (head, body) = answer.with_context(|| format!("the agent at `{}` broke off ({introduction})", client.url()))?;
     let says = String::from_utf8_lossy(&body);
-    match status {
-        StatusCode::OK => Ok(body.to_vec()),
+    match head.status {
+        StatusCode::OK => {
+            let stacks = head.headers.get(STACKS).and_then(|says| says.to_str().ok()).map(str::to_owned);
+            Ok(Recorded { file: body.to_vec(), stacks })
+        }
         // An agent without this endpoint returns an empty body.
         StatusCode::NOT_FOUND if says.trim().is_empty() => bail!(
             "the agent at `{}` is too old to record: {introduction} (upgrade it, or stop it and record alone)",

@@ -10,7 +10,8 @@ use crate::{
 const WARN_FROM: f64 = 0.2;
 
 /// Returns the sentence, and behind it the way to turn user frames on if they are off; `None` without any time.
-pub(super) fn sentence(merged: &Merged) -> Option<String> {
+#[must_use]
+pub fn sentence(merged: &Merged) -> Option<String> {
     let (coverage, off) = (&merged.coverage, merged.user_frames_off);
     let shares = stack_shares(coverage, off.is_some())?;
     let off = off.map(|way| format!(" User frames are off ({way}).")).unwrap_or_default();

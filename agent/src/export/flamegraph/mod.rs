@@ -21,7 +21,7 @@ mod usual;
 #[cfg(test)]
 mod fixture;
 
-pub use coverage::stack_shares;
+pub use coverage::{sentence as stack_sentence, stack_shares};
 pub use formatting::{escape, percent, real, time};
 pub use html::{Links, STYLE, head, page, policy};
 pub use palette::{IDLE, UNCLEAR};

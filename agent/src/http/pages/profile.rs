@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use axum::{
     body::Body,
     extract::{Path, State as Shared},
-    http::{HeaderValue, StatusCode, Uri, header},
+    http::{HeaderName, HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use serde_json::json;
@@ -28,6 +28,8 @@ use crate::{
 const SECONDS: f64 = 10.0;
 /// The longest id of a recording, in bytes. The client chooses the id.
 pub const LONGEST_ID: usize = 64;
+/// The header with the sentence about the stacks of a recording. Folded files have no place for it.
+pub const STACKS: &str = "podperf-stacks";
 
 /// The arguments of a request, by name.
 #[derive(Clone, Debug)]
@@ -119,8 +121,13 @@ pub(in crate::http) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri)
         Err(error) => return failed(&error),
     };
     let name = file_name(&merged.title, merged.side, format);
+    let says = flamegraph::stack_sentence(&merged).and_then(|says| HeaderValue::try_from(says).ok());
     match agent.drawer().draw(merged.size(), move || draw(&merged, format, None)).await {
-        Ok(drawn) => answer(&drawn, &name, format),
+        Ok(drawn) => {
+            let mut response = answer(&drawn, &name, format);
+            response.headers_mut().extend(says.map(|says| (HeaderName::from_static(STACKS), says)));
+            response
+        }
         Err(error) => failed(&error),
     }
 }
