@@ -53,8 +53,8 @@ fn every_value_has_its_explanation_above_it() -> Result<()> {
 }
 
 fn the_readme_is_generated_from_the_values() -> Result<()> {
-    let made =
-        program("helm-docs")?.args(["--dry-run", "--log-level=error", "--chart-search-root"]).arg(chart()).output()?;
+    let options = ["--dry-run", "--log-level=error", "--sort-values-order=file", "--chart-search-root"];
+    let made = program("helm-docs")?.args(options).arg(chart()).output()?;
     // The program prints an additional line break.
     let fresh = format!("{}\n", said(&made)?.trim());
     golden::expect(&chart().join("README.md"), &fresh)
