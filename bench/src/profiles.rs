@@ -201,7 +201,8 @@ fn stretch(args: &ProfilesArgs, agent: &Agent) -> Result<Stretch> {
 
 fn memory(args: &ProfilesArgs, program: &Path) -> Result<Memory> {
     // The library makes its stacks out of frame pointers.
-    let mut agent = Agent::start_to_measure(program, &format!("{CAP}stacks: {{unwind: frame-pointers}}\n"))?;
+    let mut agent =
+        Agent::start_to_measure(program, &format!("{CAP}stacks: {{unwind: frame-pointers}}\nmetrics: {{own: all}}\n"))?;
     thread::sleep(REST_AFTER);
     progress(&format!("profiles: the symbols of {PROGRAMS} programs"));
     let (cgroup, directory) = (TestCgroup::new("symbols")?, tempfile::tempdir()?);

@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] a_pod_that_opts_out_later_loses_its_series_and_no_count: NEEDS,
     #[land] #[beside] containers_over_the_limit_are_counted_together_until_there_is_room: NEEDS,
     #[land] #[beside] a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart: NEEDS,
+    #[land] #[beside] in_brief_the_agent_has_at_most_a_hundred_series_of_its_own: NEEDS,
 ];
 
 const POD_ONCPU: &str = "podperf_pod_oncpu_seconds_total";
@@ -164,7 +165,7 @@ fn a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart() -> 
 
     let path = cluster.agent.directory().join("podperf.yaml");
     let yaml = fs::read_to_string(&path)?;
-    fs::write(&path, yaml.replace("{excludeNamespaces: [other]}", "{excludeNamespaces: [shop], level: pod}"))?;
+    fs::write(&path, yaml.replace("excludeNamespaces: [other]", "excludeNamespaces: [shop], level: pod"))?;
     cluster.agent.signal(Signal::SIGHUP)?;
     let line = cluster.agent.wait_for_log("need a restart", SOON)?;
     ensure!(line.contains("metrics.level") && !line.contains("excludeNamespaces"), "{line}");
@@ -181,6 +182,21 @@ fn a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart() -> 
     let truth = running.cgroup().cpu_usage()?;
     let metrics = cluster.wait_for(ONCPU, &[("namespace", SYSTEM)], |cpu| is_close(cpu, truth))?;
     no_series_of(POD_ONCPU, &metrics)
+}
+
+fn in_brief_the_agent_has_at_most_a_hundred_series_of_its_own() -> Result<()> {
+    // These depend on the node and its pods.
+    let others = ["podperf_cgroup_", "podperf_container_", "podperf_pod_", "podperf_node_"];
+    let count = |own: &str| -> Result<usize> {
+        let cluster = Cluster::start(PATIENCE, &format!("stacks: {{enabled: true}}\nmetrics: {{own: {own}}}"))?;
+        let metrics = cluster.agent.fresh_metrics()?;
+        let is_own = |name: &str| !others.iter().any(|prefix| name.starts_with(prefix));
+        Ok(metrics.samples().iter().filter(|sample| is_own(&sample.name)).count())
+    };
+    let (brief, all) = (count("brief")?, count("all")?);
+    ensure!(brief <= 100, "{brief} series of its own");
+    ensure!(all > 2 * brief, "{brief} in brief, and {all} in all");
+    Ok(())
 }
 
 /// Pods, and their running containers.

@@ -97,6 +97,7 @@ impl CountedNode {
             sensors: Vec::new(),
             created_series: false,
             classic_buckets: false,
+            all_own: true,
             families: vec![
                 FactFamily::OnCpu,
                 FactFamily::OffCpu,

@@ -73,13 +73,14 @@ fn an_upgrade_that_restarts_the_agent_loses_no_count() -> Result<()> {
     let cluster = shared.get()?;
     let first = release::fresh_metrics(cluster, 0)?;
     // The defaults of earlier builds.
-    restart(cluster, &json!({"mode": "metrics", "host": {"ownPinsOnly": false}}))?;
+    let all = json!({"own": "all"});
+    restart(cluster, &json!({"mode": "metrics", "host": {"ownPinsOnly": false}, "config": {"metrics": all}}))?;
     let before = release::fresh_metrics(cluster, 0)?;
     ensure_nothing_fell(&first, &before)?;
     // Debian's kernels require this capability: they start with a kernel.perf_event_paranoid of 3.
     let capabilities = json!({"capabilities": {"addSysAdmin": true}});
     let counters = json!({"groups": [["cpu-clock"]]});
-    restart(cluster, &json!({"securityContext": capabilities, "config": {"counters": counters}}))?;
+    restart(cluster, &json!({"securityContext": capabilities, "config": {"counters": counters, "metrics": all}}))?;
     let mut seen = None;
     let after = within(FOLLOWED_WITHIN, "the new agent counts what it was told to", || {
         let metrics = seen.insert(release::fresh_metrics(cluster, 0)?);

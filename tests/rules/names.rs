@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use podperf::model::sensors;
 use podperf_tests::{
     dashboards, golden,
-    reference::{print, reference},
+    reference::{details, print, reference},
     rules::{self, files_in, promql, root},
     suite::{Test, tell},
     tests,
@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = tests![
     rules_and_dashboards_name_metrics_that_there_are,
     pages_name_metrics_that_there_are,
     every_family_is_in_a_rule_or_a_dashboard,
+    rules_and_dashboards_of_pods_and_nodes_need_no_details_of_the_agent,
 ];
 
 /// Metrics of other exporters, and of Prometheus itself: kube-state-metrics, cAdvisor, the scrape, its alerts.
@@ -122,6 +123,22 @@ fn rules_and_dashboards_name_metrics_that_there_are() -> Result<()> {
             let known = reference.contains_key(name) || recorded.contains(name) || OF_OTHERS.contains(&name);
             ensure!(known, "{place} names `{name}`, which nobody has");
         }
+    }
+    Ok(())
+}
+
+fn rules_and_dashboards_of_pods_and_nodes_need_no_details_of_the_agent() -> Result<()> {
+    let details = details()?;
+    ensure!(details.len() > 20, "only {details:?}");
+    for (place, expression) in expressions()?.iter().filter(|(place, _)| !place.starts_with("podperf-agent")) {
+        for selector in promql::selectors(expression) {
+            ensure!(!details.contains(&selector.metric), "{place} needs `metrics.own: all`: `{}`", selector.metric);
+        }
+    }
+    for runbook in files_in(&root().join("docs/runbooks"), ".md")? {
+        let text = fs::read_to_string(&runbook)?;
+        let unsaid = details.iter().find(|name| text.contains(*name) && !text.contains("metrics.own: all"));
+        ensure!(unsaid.is_none(), "{} does not say what {unsaid:?} needs", runbook.display());
     }
     Ok(())
 }

@@ -63,6 +63,9 @@ pub const SHARES_READINGS: &str = "# readings are shared\n";
 /// A line for the configuration of an agent whose test is not about stacks. Such an agent starts in half of the time.
 pub const NO_STACKS: &str = "stacks: {enabled: false}\n";
 
+/// A line for the configuration of an agent that has the series of its own that the configuration asks for, and no more.
+const OWN_AS_ASKED: &str = "# own series as asked\n";
+
 /// The start of a line of the configuration that is an option of the agent, see [`testing`].
 const TESTING: &str = "# --testing ";
 
@@ -129,8 +132,8 @@ pub fn other_layout() -> Result<PathBuf> {
 
 /// Returns a command line of the agent with a configuration file of its own, in which `listen` and `runDir` are set. If
 /// `yaml` has no `overhead`, the agent has no cap, because loads that only switch would exceed it. Without a `server`
-/// key the agent answers at any rate, and without a `restart` key it pins nothing. Each line of [`testing`] becomes an
-/// option. Without [`SHARES_READINGS`] the agent hardly shares a reading.
+/// key the agent answers at any rate, and without a `restart` key it pins nothing. It has all series of its own. Each line
+/// of [`testing`] becomes an option. Without [`SHARES_READINGS`] the agent hardly shares a reading.
 pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
     command_of(&binary()?, directory, yaml)
 }
@@ -144,7 +147,8 @@ fn command_at(program: &Path, directory: &Path, yaml: &str, listen: SocketAddr) 
     let cap = if yaml.contains("overhead:") { "" } else { "overhead: {maxPercent: 0}\n" };
     let rate = if yaml.contains("server:") { "" } else { "server: {limits: {requestsPerSecond: 0}}\n" };
     let pins = if yaml.contains("restart:") { "" } else { "restart: {pin: false}\n" };
-    let text = format!("listen: {listen}\nrunDir: {}\n{yaml}\n{cap}{rate}{pins}", directory.display());
+    let own = with_all_of_its_own(yaml);
+    let text = format!("listen: {listen}\nrunDir: {}\n{own}\n{cap}{rate}{pins}", directory.display());
     replace_config(directory, &text)?;
     let mut command = Command::new(program);
     command.args(["agent", "--config"]).arg(config);
@@ -155,6 +159,16 @@ fn command_at(program: &Path, directory: &Path, yaml: &str, listen: SocketAddr) 
         command.args(["--testing", setting]);
     }
     Ok(command)
+}
+
+/// Returns the configuration with `metrics.own: all`, unless it chooses. Tests look at series that no alert needs.
+fn with_all_of_its_own(yaml: &str) -> String {
+    let key = |line: &str| line.starts_with("metrics:");
+    match yaml.lines().find(|line| key(line)) {
+        _ if yaml.contains(OWN_AS_ASKED) || yaml.contains("own: ") => yaml.to_owned(),
+        None => format!("{yaml}\nmetrics: {{own: all}}"),
+        Some(line) => yaml.replacen(line, &line.replacen("metrics: {", "metrics: {own: all, ", 1), 1),
+    }
 }
 
 /// Replaces an agent's configuration file at once, as the kubelet does. An agent that reads a file while it is written may
@@ -202,7 +216,7 @@ impl Agent {
     /// Starts any build of the agent that shares readings as in production. The agent gets no option that an older build
     /// may not know.
     pub fn start_to_measure(program: &Path, yaml: &str) -> Result<Self> {
-        Self::start_program(program, &format!("{yaml}\n{SHARES_READINGS}"))
+        Self::start_program(program, &format!("{yaml}\n{SHARES_READINGS}{OWN_AS_ASKED}"))
     }
 
     /// Starts an agent in the same way, with a changed command line or environment.

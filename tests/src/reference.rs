@@ -15,6 +15,7 @@ use crate::agent;
 struct Family {
     name: String,
     labels: BTreeSet<String>,
+    when: String,
 }
 
 /// Returns the output of `podperf metrics` in a form.
@@ -24,8 +25,17 @@ pub fn print(form: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
+fn families() -> Result<Vec<Family>> {
+    Ok(serde_json::from_str(&print("json")?)?)
+}
+
 /// Returns the labels of each family.
 pub fn reference() -> Result<BTreeMap<String, BTreeSet<String>>> {
-    let families: Vec<Family> = serde_json::from_str(&print("json")?)?;
-    Ok(families.into_iter().map(|family| (family.name, family.labels)).collect())
+    Ok(families()?.into_iter().map(|family| (family.name, family.labels)).collect())
+}
+
+/// Returns the names of the families that only `metrics.own: all` exports.
+pub fn details() -> Result<BTreeSet<String>> {
+    let details = families()?.into_iter().filter(|family| family.when.contains("`metrics.own: all`"));
+    Ok(details.map(|family| family.name).collect())
 }

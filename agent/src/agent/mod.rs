@@ -22,7 +22,7 @@ use crate::{
     access::Access,
     attribution::RowRules,
     collector::{Observation, Purpose, ReadError, Reader},
-    config::{Config, Metrics, Runner, Settings, parts},
+    config::{Config, Metrics, OwnSeries, Runner, Settings, parts},
     export::{
         Drawer,
         otlp::{Exporter, Health},
@@ -226,6 +226,7 @@ impl Agent {
             sensors: parts::sensors(&config),
             created_series: config.metrics.created_series,
             classic_buckets: config.metrics.classic_buckets,
+            all_own: config.metrics.own == OwnSeries::All,
             cpu: &self.cpu,
             scheduler: sched_ext::scheduler(),
             parts,

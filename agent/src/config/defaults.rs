@@ -4,8 +4,8 @@ use crate::model::facts::FactFamily;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::{
-    Cgroups, Config, Counters, Debuginfod, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
-    PushedMetrics, Restart, Server, ServerLimits, Stacks, Testing, Tls, Unwinding, sensors,
+    Cgroups, Config, Counters, Debuginfod, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, OwnSeries, Pmu,
+    PodSource, PushedMetrics, Restart, Server, ServerLimits, Stacks, Testing, Tls, Unwinding, sensors,
 };
 use crate::{
     attribution::Level,
@@ -99,6 +99,7 @@ impl Default for Metrics {
             created_series: false,
             classic_buckets: false,
             zero_first: true,
+            own: OwnSeries::Brief,
         }
     }
 }

@@ -152,6 +152,17 @@ pub struct Metrics {
     pub created_series: bool,
     pub classic_buckets: bool,
     pub zero_first: bool,
+    pub own: OwnSeries,
+}
+
+/// `metrics.own:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OwnSeries {
+    /// The series of the agent itself that alerts, recording rules and the dashboards of pods and nodes need.
+    Brief,
+    /// All series of the agent itself.
+    All,
 }
 
 /// `counters:`

@@ -28,7 +28,7 @@ pub use account::Account;
 pub use churn::Churn;
 pub use trend::{Figure, Trend};
 
-const CONFIG: &str = "counters: {groups: [[cpu-clock, page-faults]]}\nmetrics: {facts: [oncpu, offcpu]}\n";
+const CONFIG: &str = "counters: {groups: [[cpu-clock, page-faults]]}\nmetrics: {facts: [oncpu, offcpu], own: all}\n";
 /// Rows end soon after their cgroups, so that an hour has many generations of them. Each reload changes this key.
 const GRACES: [&str; 2] = ["cgroups: {grace: 5s}\n", "cgroups: {grace: 6s}\n"];
 const RELOAD_EVERY: Duration = Duration::from_secs(10);

@@ -31,6 +31,9 @@ use crate::{
     telemetry::http::ServerStats,
 };
 
+/// The map that a busy node fills.
+const CGROUPS: &str = "cgroups";
+
 /// The data about the agent that an observation does not hold.
 #[derive(Debug)]
 pub struct AgentFacts<'a> {
@@ -42,6 +45,8 @@ pub struct AgentFacts<'a> {
     pub created_series: bool,
     /// True if histograms have classic buckets, too.
     pub classic_buckets: bool,
+    /// True if all series of the agent itself are exported, not only those that alerts and dashboards of others need.
+    pub all_own: bool,
     /// The model of the node's CPUs.
     pub cpu: &'a CpuInfo,
     /// The name of the BPF scheduler; `None` if the kernel's own one runs.
@@ -76,9 +81,9 @@ pub struct AgentFacts<'a> {
 pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec<Family> {
     let mut families = Vec::new();
     build_and_parts(&mut families, facts);
-    pmu(&mut families, observation);
+    pmu(&mut families, observation, facts.all_own);
     overhead(&mut families, observation);
-    bpf(&mut families, observation);
+    bpf(&mut families, observation, facts.all_own);
     stacks(&mut families, observation, facts);
     if let Some(stats) = &facts.debug_files {
         debug_files(&mut families, stats);
@@ -110,6 +115,7 @@ pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec
     }
     families.push(logs);
     families.extend(process());
+    families.retain(|family| facts.all_own || !family.detail);
     families
 }
 
@@ -121,14 +127,14 @@ fn build_and_parts(families: &mut Vec<Family>, facts: &AgentFacts<'_>) {
     families.extend(facts.scheduler.as_ref().map(scheduler));
     let mut states = rows::PART_STATE.family();
     for part in facts.parts {
-        for state in State::ALL {
+        for state in State::ALL.into_iter().filter(|state| facts.all_own || part.state == *state) {
             states.push(&[part.part, state.name()], Value::Count((part.state == state).into()));
         }
     }
     families.push(states);
 }
 
-fn pmu(families: &mut Vec<Family>, observation: &Observation) {
+fn pmu(families: &mut Vec<Family>, observation: &Observation, all_own: bool) {
     let (mut available, mut states, mut info) =
         (rows::PMU_AVAILABLE.family(), rows::PMU_STATE.family(), rows::PMU_INFO.family());
     let (mut counted, mut enabled, mut running) =
@@ -137,7 +143,7 @@ fn pmu(families: &mut Vec<Family>, observation: &Observation) {
     for open in observation.counters.iter() {
         let event = open.counter.name.as_str();
         available.push(&[event], Value::Count(open.state.is_counted().into()));
-        for state in EventState::ALL {
+        for state in EventState::ALL.into_iter().filter(|state| all_own || open.state == *state) {
             states.push(&[event, state.name()], Value::Count((open.state == state).into()));
         }
         if let Some(slot) = open.slot {
@@ -172,7 +178,7 @@ fn overhead(families: &mut Vec<Family>, observation: &Observation) {
     ]);
 }
 
-fn bpf(families: &mut Vec<Family>, observation: &Observation) {
+fn bpf(families: &mut Vec<Family>, observation: &Observation, all_own: bool) {
     let mut drops = rows::BPF_DROPS.family();
     for (reason, count) in &observation.drops {
         drops.push(&[reason], Value::Count(*count));
@@ -190,10 +196,12 @@ fn bpf(families: &mut Vec<Family>, observation: &Observation) {
             verified.push(&labels, Value::Count(count));
         }
     }
-    let entries = rows::MAP_ENTRIES.with(&["cgroups"], Value::Count(observation.cgroup_rows as u64));
+    let entries = rows::MAP_ENTRIES.with(&[CGROUPS], Value::Count(observation.cgroup_rows as u64));
     let (mut max_entries, mut bytes) = (rows::MAP_MAX_ENTRIES.family(), rows::MAP_MEMORY.family());
     for map in &observation.maps {
-        max_entries.push(&[&map.map], Value::Count(map.max_entries));
+        if all_own || map.map == CGROUPS {
+            max_entries.push(&[&map.map], Value::Count(map.max_entries));
+        }
         bytes.push(&[&map.map], Value::Count(map.bytes));
     }
     let recovered = rows::RECOVERED.of(Value::Count(observation.cpu.switches_recovered));

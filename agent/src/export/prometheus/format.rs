@@ -188,6 +188,7 @@ mod tests {
         labels: &["cgroup"],
         help: "Time on a CPU",
         when: "",
+        detail: false,
     };
 
     /// Returns families for the tests. The start of the gauge is not written: only counters have one.

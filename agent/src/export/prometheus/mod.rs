@@ -40,6 +40,8 @@ pub struct Family {
     pub kind: Kind,
     /// The names of its own labels, if all of its series have the same ones.
     pub labels: &'static [&'static str],
+    /// True if only `metrics.own: all` exports it.
+    pub detail: bool,
     /// The series.
     pub samples: Vec<Sample>,
 }
@@ -145,7 +147,7 @@ impl Value {
 
 impl Family {
     fn new(name: impl Into<Cow<'static, str>>, help: impl Into<Cow<'static, str>>, kind: Kind) -> Self {
-        Self { name: name.into(), help: help.into(), unit: None, kind, labels: &[], samples: Vec::new() }
+        Self { name: name.into(), help: help.into(), unit: None, kind, labels: &[], detail: false, samples: Vec::new() }
     }
 
     /// Adds a series with one value for each label.
@@ -169,7 +171,8 @@ impl Family {
 impl Definition {
     /// Returns the family without a series.
     fn family(&self) -> Family {
-        Family { unit: self.unit, labels: self.labels, ..Family::new(self.name, self.help, self.kind) }
+        let Self { unit, labels, detail, .. } = *self;
+        Family { unit, labels, detail, ..Family::new(self.name, self.help, self.kind) }
     }
 
     /// Returns the family with one series that has these label values.

@@ -148,6 +148,9 @@ waits that still last. Series of sensors do not begin with 0 as other series do;
 
 const ABOUT_THE_AGENT: &str = "
 ## Metrics of nodes, pods, containers and the agent
+
+The series of the agent itself are at most 100 by default (`metrics.own: brief`): those that alerts, recording rules and the
+dashboards of pods and nodes need. `metrics.own: all` has some 300, for the dashboard of the agents.
 ";
 
 fn code(labels: &[&str]) -> String {
@@ -246,7 +249,11 @@ impl Definition {
             unit: self.unit.map(BaseUnit::name),
             labels: self.labels.to_vec(),
             help: self.help.into(),
-            when: self.when.into(),
+            when: match (self.when, self.detail) {
+                (when, false) => when.into(),
+                ("", true) => "with `metrics.own: all`".into(),
+                (when, true) => format!("{when} and `metrics.own: all`"),
+            },
         }
     }
 }
