@@ -66,7 +66,7 @@ test-build: ## Build what `make test` runs, and run nothing
 
 test-tools: ## Build the tools that `make test` needs and that are not of this repository, each once
 	@! command -v go >/dev/null || { \
-		tests/kube/build.sh && tests/collector/build.sh && tests/chart/build.sh helm helm-docs operators && go tool pprof -h >/dev/null 2>&1 || :; }
+		tests/kube/build.sh && tests/collector/build.sh && tests/chart/build.sh helm helm-docs jsonnet operators && go tool pprof -h >/dev/null 2>&1 || :; }
 	@tests/chart/validator.sh
 
 rings-build: test-build test-tools

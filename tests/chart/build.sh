@@ -1,5 +1,5 @@
 #!/bin/sh
-# Build what the chart ring runs: build.sh PROGRAM... (helm, helm-docs, operators) in target/chart, or $CHART_TOOLS.
+# Build what the chart ring runs: build.sh PROGRAM... (helm, helm-docs, jsonnet, operators) in target/chart, or $CHART_TOOLS.
 # Prints the directory that holds them. A second run finds them there; another directory takes them from
 # ~/.cache/podperf.
 set -eu
@@ -14,6 +14,7 @@ programs() {
 	cat <<-END
 		helm v3.22.0 helm.sh/helm/v3/cmd/helm
 		helm-docs v1.14.2 github.com/norwoodj/helm-docs/cmd/helm-docs
+		jsonnet v0.22.0 github.com/google/go-jsonnet/cmd/jsonnet
 		operators $(cat "$here"/operators/* | sha256sum | cut -c 1-16) -
 	END
 }
@@ -39,7 +40,7 @@ enter "${CHART_TOOLS:-$here/../../target/chart}"
 mkdir -p "$out/bin"
 for wanted; do
 	line=$(programs | grep "^$wanted ") || {
-		say "no program \`$wanted\` (helm, helm-docs, operators)"
+		say "no program \`$wanted\` (helm, helm-docs, jsonnet, operators)"
 		exit 2
 	}
 	read -r program version package <<-END

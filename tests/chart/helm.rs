@@ -31,8 +31,8 @@ pub(crate) fn chart() -> PathBuf {
 pub(crate) fn program(name: &str) -> Result<Command> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
-        let output =
-            Command::new(root().join("tests/chart/build.sh")).args(["helm", "helm-docs", "operators"]).output();
+        let programs = ["helm", "helm-docs", "jsonnet", "operators"];
+        let output = Command::new(root().join("tests/chart/build.sh")).args(programs).output();
         match output {
             Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().into()),
             Ok(output) => Err(String::from_utf8_lossy(&output.stderr).into_owned()),

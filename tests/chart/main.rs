@@ -13,6 +13,7 @@ mod helm;
 mod kubernetes;
 mod labels;
 mod managed;
+mod mixin;
 mod network;
 mod open_profiles;
 mod privileges;
@@ -29,7 +30,7 @@ use std::process::ExitCode;
 use podperf_tests::{control_plane::SharedPlane, suite};
 
 fn main() -> ExitCode {
-    let rendered = [examples::TESTS, privileges::TESTS, kubernetes::TESTS, rules::TESTS].concat();
+    let rendered = [examples::TESTS, privileges::TESTS, kubernetes::TESTS, rules::TESTS, mixin::TESTS].concat();
     let values = [schema::TESTS, wrong_values::TESTS, refusals::TESTS, config::TESTS].concat();
     let others =
         [agent::TESTS, documents::TESTS, commands::TESTS, prometheus::TESTS, demo::TESTS, compatibility::TESTS]
