@@ -16,6 +16,7 @@ mod release;
 mod repository;
 mod rings;
 mod runbooks;
+mod toolset;
 mod workflows;
 
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         named::TESTS,
         dashboards::TESTS,
         appearance::TESTS,
+        toolset::TESTS,
     ];
     suite::run_beside_others(&tests.concat())
 }

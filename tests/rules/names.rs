@@ -147,7 +147,7 @@ fn pages_name_metrics_that_there_are() -> Result<()> {
     let (reference, recorded) = (reference()?, recorded()?);
     let names: Vec<&str> =
         reference.keys().chain(&recorded).map(String::as_str).chain(OF_OTHERS.iter().copied()).collect();
-    let mut pages = vec![root().join("README.md")];
+    let mut pages = vec![root().join("README.md"), root().join("config/holmesgpt.yaml")];
     for directory in ["docs", "docs/runbooks"] {
         pages.extend(files_in(&root().join(directory), ".md")?);
     }
