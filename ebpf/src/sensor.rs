@@ -14,6 +14,8 @@ pub struct Sensor {
     pub words: usize,
     /// The metrics that it adds to each row.
     pub families: &'static [Family],
+    /// The metrics that it adds to the node, which are totals. Their words are those of the row of the idle task.
+    pub node: &'static [Family],
     /// The programs of its own, in the order of their accounts. They are attached in this order.
     pub programs: &'static [Program],
     /// The maps of its own, without its rows and the accounts of its programs.
@@ -124,7 +126,7 @@ macro_rules! names {
 }
 pub(crate) use names;
 
-/// A family of metrics: one for containers, one for pods, one for cgroups.
+/// A family of metrics: one for containers, one for pods, one for cgroups; or one for the node.
 #[derive(Debug)]
 pub struct Family {
     /// The name in `/metrics`, after the prefix and before the unit.

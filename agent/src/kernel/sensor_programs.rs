@@ -171,6 +171,7 @@ mod tests {
                 is_default: false,
                 words: 1,
                 families: &[],
+                node: &[],
                 programs,
                 maps: &[],
                 drops: &[],

@@ -44,14 +44,17 @@ pub fn saved_as() -> Vec<String> {
     let mut names: Vec<String> =
         all().flat_map(|(sensor, _)| (0..sensor.words).map(|at| format!("{} {at}", sensor.names.sensor))).collect();
     for (sensor, first) in all() {
-        for family in sensor.families {
-            for series in family.series {
+        let of_node = sensor.node.iter().map(|family| (format!("node {}", family.name), family));
+        let of_rows = sensor.families.iter().map(|family| (family.name.to_owned(), family));
+        // A word of both has the name of the rows.
+        for (family, Family { series, .. }) in of_node.chain(of_rows) {
+            for series in *series {
                 let (at, count) = match series.words {
                     Words::Total(at) => (at, 1),
                     Words::Histogram { sum, buckets, .. } => (sum, 1 + buckets),
                 };
                 for word in 0..count {
-                    let name = [sensor.names.sensor, family.name, series.label, &word.to_string()].join(" ");
+                    let name = [sensor.names.sensor, &family, series.label, &word.to_string()].join(" ");
                     names[first + at + word] = name;
                 }
             }
@@ -103,18 +106,31 @@ mod tests {
         let histograms = first_of(named("histograms").unwrap());
         assert_eq!(names[histograms + 1], "histograms wait_duration interruptible 0");
         assert_eq!(names[histograms + 59], "histograms runqueue_latency  0");
+        // The row of the idle task has both words.
+        let interrupts = first_of(named("interrupts").unwrap());
+        assert_eq!(names[interrupts + 1], "interrupts interrupted hardirq 0");
+        assert_eq!(names[interrupts + 12], "interrupts node interrupted hardirq 0");
     }
 
     #[test]
     fn series_are_within_their_rows() {
         for sensor in ALL {
-            for series in sensor.families.iter().flat_map(|family| family.series) {
+            let families = sensor.families.iter().chain(sensor.node);
+            for series in families.flat_map(|family| family.series) {
                 let end = match series.words {
                     Words::Total(at) => at + 1,
                     Words::Histogram { sum, buckets, .. } => sum + 1 + buckets,
                 };
                 assert!(end <= sensor.words, "{}: {series:?}", sensor.names.sensor);
             }
+        }
+    }
+
+    /// The exporters of the node know no histograms.
+    #[test]
+    fn series_of_the_node_are_totals() {
+        for series in ALL.into_iter().flat_map(|sensor| sensor.node).flat_map(|family| family.series) {
+            assert!(matches!(series.words, Words::Total(_)), "{series:?}");
         }
     }
 }

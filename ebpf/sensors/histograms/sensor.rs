@@ -44,6 +44,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             ],
         },
     ],
+    node: &[],
     programs: &[],
     maps: &[],
     drops: &[],

@@ -83,6 +83,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             ],
         },
     ],
+    node: &[],
     // The program at the end of a wait comes first: no wait begins that it does not see.
     programs: &[
         Program {

@@ -47,6 +47,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             readlink, rename, renameat, rmdir, select, stat, sync_file_range, unlink, vfork,
         ],
     }],
+    node: &[],
     programs: &[],
     maps: &[],
     drops: &[],

@@ -58,7 +58,11 @@ struct OfRows {
 pub fn families() -> Vec<Reference> {
     let rows: Vec<_> = of_rows().into_iter().chain(of_sensors()).collect();
     let of_rows = RowKind::ALL.iter().flat_map(|row_kind| rows.iter().map(|family| family.of(*row_kind)));
-    of_rows.chain(families::ALL.iter().map(|definition| definition.reference())).collect()
+    let of_node = |sensor: &'static Sensor| {
+        sensor.node.iter().map(move |family| OfRows::of_sensor(sensor, family).of(RowKind::Node))
+    };
+    let of_node = sensors::ALL.into_iter().flat_map(of_node);
+    of_rows.chain(of_node).chain(families::ALL.iter().map(|definition| definition.reference())).collect()
 }
 
 /// Returns the page `docs/metrics.md`.
@@ -83,8 +87,11 @@ pub fn markdown() -> String {
         "\n| metric | type | unit | labels | series | sensor | what it is |\n|---|---|---|---|---|---|---|\n",
     );
     for sensor in sensors::ALL {
-        for family in sensor.families.iter().map(|family| OfRows::of_sensor(sensor, family)) {
-            let Reference { name, kind, unit, labels: _, help, .. } = family.of(RowKind::Container);
+        let of_containers = sensor.families.iter().map(|family| (family, RowKind::Container));
+        let of_node = sensor.node.iter().map(|family| (family, RowKind::Node));
+        for (family, row_kind) in of_containers.chain(of_node) {
+            let family = OfRows::of_sensor(sensor, family);
+            let Reference { name, kind, unit, labels: _, help, .. } = family.of(row_kind);
             let (unit, labels) = (unit.unwrap_or_default(), code(&family.labels));
             let (series, sensor) = (&family.series, sensor.names.sensor);
             writeln!(page, "| `{name}` | {kind} | {unit} | {labels} | {series} | `{sensor}` | {help} |").ok();
@@ -132,8 +139,8 @@ chart the modes `reasons` (the default) and `profiles`. The chart's mode `metric
 const SENSORS: &str = "
 ## Metrics of sensors
 
-A sensor is off by default. Turn it on with `sensors: {NAME: {enabled: true}}`. Its families have the same twins and labels
-as those above. Values of 0 have no series.
+A sensor is off by default. Turn it on with `sensors: {NAME: {enabled: true}}`. Its families of containers have the same
+twins and labels as those above; those of the node have neither. Values of 0 have no series.
 
 A histogram with native buckets is one series, and clients get it only over protobuf: set `scrape_native_histograms: true` in
 Prometheus 3.8 or later, or turn on the feature `native-histograms` in earlier versions. The borders are powers of two of a

@@ -1,6 +1,7 @@
-//! The metrics of sensors: families of containers, pods and other cgroups, from the descriptions of the sensors. Pure.
+//! The metrics of sensors: families of containers, pods, other cgroups and the node, from the descriptions of the
+//! sensors. Pure.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use super::{
     BaseUnit, Family, Kind, Label, Value,
@@ -11,6 +12,7 @@ use crate::{
     model::{
         facts::Unit,
         sensors::{self, Histogram, Sensor, Words},
+        usage::Usage,
     },
 };
 
@@ -20,8 +22,9 @@ pub(super) fn families(snapshot: &Snapshot, on: &[&'static Sensor]) -> Vec<Famil
     let mut families = Vec::new();
     for sensor in on {
         for family in sensor.families {
-            families.extend(RowKind::ALL.iter().map(|row_kind| self::family(snapshot, sensor, family, *row_kind)));
+            families.extend(RowKind::ALL.iter().map(|row_kind| of_rows(snapshot, sensor, family, *row_kind)));
         }
+        families.extend(sensor.node.iter().map(|family| of_node(snapshot, sensor, family)));
     }
     families.retain(|family| !family.samples.is_empty());
     families
@@ -33,21 +36,42 @@ pub(super) fn kind(family: &sensors::Family) -> Kind {
     if is_histogram { Kind::Histogram } else { Kind::Counter }
 }
 
-fn family(snapshot: &Snapshot, sensor: &Sensor, of: &sensors::Family, row_kind: RowKind) -> Family {
-    let mut family = Family::new(format!("{}{}", row_kind.prefix(), of.name), of.help, kind(of));
-    family.unit = BaseUnit::of(of.unit);
-    let first = sensors::first_of(sensor);
+fn of_rows(snapshot: &Snapshot, sensor: &Sensor, of: &sensors::Family, row_kind: RowKind) -> Family {
+    let mut family = empty(of, row_kind);
     for RowUsage { row, usage, started, .. } in snapshot.rows.iter().filter(|row| RowKind::of(&row.row) == row_kind) {
-        let Some(words) = usage.words.get(first..first + sensor.words) else { continue };
-        let row = labels(row);
-        for series in of.series {
-            if let Some(value) = value(words, series.words, of.unit) {
-                let own: Vec<Label> = of.label.iter().map(|of| label(of.name, series.label)).collect();
-                family.push_of_row(&row, own, value, Some(*started));
-            }
-        }
+        push(&mut family, sensor, of, &labels(row), (usage, *started));
     }
     family
+}
+
+fn of_node(snapshot: &Snapshot, sensor: &Sensor, of: &sensors::Family) -> Family {
+    let mut family = empty(of, RowKind::Node);
+    push(&mut family, sensor, of, &Arc::default(), (&snapshot.idle, snapshot.started));
+    family
+}
+
+fn empty(of: &sensors::Family, row_kind: RowKind) -> Family {
+    let mut family = Family::new(format!("{}{}", row_kind.prefix(), of.name), of.help, kind(of));
+    family.unit = BaseUnit::of(of.unit);
+    family
+}
+
+/// Adds the series of a row, which has these labels, this usage and this start.
+fn push(
+    family: &mut Family,
+    sensor: &Sensor,
+    of: &sensors::Family,
+    row: &Arc<[Label]>,
+    (usage, started): (&Usage, SystemTime),
+) {
+    let first = sensors::first_of(sensor);
+    let Some(words) = usage.words.get(first..first + sensor.words) else { return };
+    for series in of.series {
+        if let Some(value) = value(words, series.words, of.unit) {
+            let own: Vec<Label> = of.label.iter().map(|of| label(of.name, series.label)).collect();
+            family.push_of_row(row, own, value, Some(started));
+        }
+    }
 }
 
 /// Returns the value of a series; `None` if it is zero.
@@ -58,5 +82,55 @@ fn value(row: &[u128], words: Words, unit: Unit) -> Option<Value> {
             let total = row.get(at).copied().filter(|total| *total > 0)?;
             Some(if unit == Unit::Seconds { Value::seconds(total) } else { Value::count(total) })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribution::{Row, Shown};
+
+    /// The idle task's row has both: the time of the node, and that of idle CPUs, which is a part of it.
+    #[test]
+    fn series_of_the_node_are_words_of_the_idle_row_and_those_of_rows_are_not() {
+        let sensor = sensors::named("interrupts").unwrap();
+        let first = sensors::first_of(sensor);
+        let total = |of: &sensors::Family| match of.series[4].words {
+            Words::Total(at) => first + at,
+            words => panic!("{words:?}"),
+        };
+        let (of_rows, [of_node, of_idle]) = (&sensor.families[0], sensor.node) else { panic!("{sensor:?}") };
+        assert_eq!(total(of_rows), total(of_idle));
+        let usage = |numbers: &[(usize, u128)]| {
+            let mut words = vec![0; sensors::words()];
+            numbers.iter().for_each(|(at, value)| words[*at] = *value);
+            Usage { words, ..Usage::default() }
+        };
+        let row = RowUsage {
+            row: Row::Cgroup("/a".into()),
+            started: SystemTime::UNIX_EPOCH,
+            container: None,
+            usage: usage(&[(total(of_rows), 2_000_000_000)]),
+            shown: Shown::ALL,
+        };
+        let mut snapshot = Snapshot::of_rows(SystemTime::UNIX_EPOCH, vec![row]);
+        snapshot.idle = usage(&[(total(of_node), 3_000_000_000), (total(of_idle), 1_000_000_000)]);
+        let families = families(&snapshot, &[sensor]);
+        let found: Vec<_> = families
+            .iter()
+            .map(|family| {
+                let [sample] = &family.samples[..] else { panic!("{family:?}") };
+                assert_eq!(sample.labels, [label("kind", "net_rx")]);
+                (&*family.name, sample.row.len(), sample.value.clone())
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("podperf_cgroup_interrupted", 1, Value::Real(2.0)),
+                ("podperf_node_interrupted", 0, Value::Real(3.0)),
+                ("podperf_node_idle_interrupted", 0, Value::Real(1.0)),
+            ]
+        );
     }
 }

@@ -23,9 +23,12 @@ pub(super) enum RowKind {
     Container,
     Pod,
     Cgroup,
+    /// The node itself, which is no row.
+    Node,
 }
 
 impl RowKind {
+    /// The kinds of rows.
     pub(super) const ALL: [Self; 3] = [Self::Container, Self::Pod, Self::Cgroup];
 
     pub(super) const fn prefix(self) -> &'static str {
@@ -33,6 +36,7 @@ impl RowKind {
             Self::Container => "podperf_container_",
             Self::Pod => "podperf_pod_",
             Self::Cgroup => "podperf_cgroup_",
+            Self::Node => "podperf_node_",
         }
     }
 
@@ -42,6 +46,7 @@ impl RowKind {
             Self::Container => &["namespace", "pod", "container"],
             Self::Pod => &["namespace", "pod"],
             Self::Cgroup => &["cgroup"],
+            Self::Node => &[],
         }
     }
 

@@ -19,6 +19,8 @@ pub(super) enum RowKind {
     Container,
     Pod,
     Cgroup,
+    /// The node itself, which is no row.
+    Node,
 }
 
 impl RowKind {

@@ -13,7 +13,7 @@ use crate::{
     collector::Observation,
     kernel::OpenCounter,
     model::facts::{FACTS, FactFamily, FamilyRow},
-    model::sensors::{self, Sensor, Words},
+    model::sensors::{self, Family, Sensor, Words},
     model::usage::Usage,
 };
 
@@ -75,8 +75,10 @@ fn of_snapshot(
     for fact in FACTS.iter().filter(|fact| facts.contains(&fact.family)) {
         rows.iter().for_each(|row| push_fact(&mut observed, fact, row));
     }
+    let node = (RowKind::Node, Vec::new(), &snapshot.idle, snapshot.started);
     for sensor in on {
-        rows.iter().for_each(|row| push_totals(&mut observed, sensor, row));
+        rows.iter().for_each(|row| push_totals(&mut observed, sensor, sensor.families, row));
+        push_totals(&mut observed, sensor, sensor.node, &node);
     }
     let idle = vec![KeyValue::new("podperf.cgroup.path", IDLE_ROW)];
     let idle = (RowKind::Cgroup, idle, &snapshot.idle, snapshot.started);
@@ -118,12 +120,17 @@ fn push_fact(observed: &mut Observed, fact: &FamilyRow, (row_kind, attributes, u
     }
 }
 
-/// Adds the totals of a sensor. Leaves out series whose value is 0, because most rows use only a few, and histograms,
-/// which [`super::histograms`] makes.
-fn push_totals(observed: &mut Observed, sensor: &Sensor, (row_kind, attributes, usage, started): &NamedRow<'_>) {
+/// Adds the totals of a sensor's families. Leaves out series whose value is 0, because most rows use only a few, and
+/// histograms, which [`super::histograms`] makes.
+fn push_totals(
+    observed: &mut Observed,
+    sensor: &Sensor,
+    families: &[Family],
+    (row_kind, attributes, usage, started): &NamedRow<'_>,
+) {
     let first = sensors::first_of(sensor);
     let Some(words) = usage.words.get(first..first + sensor.words) else { return };
-    for family in sensor.families {
+    for family in families {
         for series in family.series {
             let Words::Total(at) = series.words else { continue };
             let Some(total) = words.get(at).copied().filter(|total| *total > 0) else { continue };
@@ -361,10 +368,33 @@ mod tests {
     }
 
     #[test]
+    fn totals_of_the_node_are_words_of_the_idle_row() {
+        let sensor = sensors::named("interrupts").unwrap();
+        let mut words = vec![0; sensors::words()];
+        let first = sensors::first_of(sensor);
+        for (family, value) in sensor.node.iter().zip([3_000_000_000, 1_000_000_000]) {
+            let Words::Total(at) = family.series[4].words else { panic!("{family:?}") };
+            words[first + at] = value;
+        }
+        let mut snapshot = snapshot();
+        snapshot.idle.words = words;
+        let observed = of_snapshot(&snapshot, &[], &[], &[sensor]);
+        // The rows have no words.
+        let names: Vec<_> = observed.keys().map(String::as_str).collect();
+        assert_eq!(names, ["podperf.node.idle.interrupted.time", "podperf.node.interrupted.time"]);
+        let net_rx = |value: &str| [("podperf.interrupt.kind=net_rx".to_owned(), value.to_owned())];
+        assert_eq!(series(&observed, "podperf.node.interrupted.time"), net_rx("3"));
+        assert_eq!(series(&observed, "podperf.node.idle.interrupted.time"), net_rx("1"));
+        assert_eq!(starts(&observed, "podperf.node.interrupted.time"), [5]);
+    }
+
+    #[test]
     fn each_instrument_of_the_sensors_is_on_the_page_with_its_unit_and_attribute() {
         let page = include_str!("../../../../docs/otlp.md");
-        for family in sensors::ALL.into_iter().flat_map(|sensor| sensor.families) {
-            let name = format!("| `podperf.container.{}` |", family.instrument);
+        let of_rows = sensors::ALL.into_iter().flat_map(|sensor| sensor.families).map(|family| ("container", family));
+        let of_node = sensors::ALL.into_iter().flat_map(|sensor| sensor.node).map(|family| ("node", family));
+        for (of, family) in of_rows.chain(of_node) {
+            let name = format!("| `podperf.{of}.{}` |", family.instrument);
             let row = page.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("no row `{name}`"));
             let unit = names::of_unit(family.unit);
             assert!(row.contains(&format!("| `{unit}` |")), "not `{unit}`: {row}");

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Charges the time of interrupts to the cgroup of the thread that they interrupt. Only hard interrupts come within
+ * others, and only within soft ones. So each kind of time has one writer on each CPU, and needs no atomic addition.
+ *
+ * The programs never run in an NMI. A hard interrupt may come while another program runs, but not while that program
+ * holds the lock of a map: the kernel takes these locks with interrupts off.
+ */
+#include "cgroup.bpf.h"
+#include "control.bpf.h"
+#include "interrupts.bpf.h"
+#include "kernel.h"
+
+/* The programs in the order of sensor.rs. */
+enum interrupts_program {
+	INTERRUPTS_IRQ_EXIT,
+	INTERRUPTS_IRQ_ENTRY,
+	INTERRUPTS_SOFTIRQ_EXIT,
+	INTERRUPTS_SOFTIRQ_ENTRY,
+	INTERRUPTS_PROGRAMS,
+};
+
+SENSOR_PROGRAMS(interrupts, INTERRUPTS_PROGRAMS)
+
+/* The words of `struct podperf_interrupt_times`. */
+#define INTERRUPT_KINDS (sizeof(struct podperf_interrupt_times) / sizeof(__u64))
+#define HARD_INTERRUPT 0
+/* The word of the soft interrupt with vector 0. */
+#define FIRST_SOFT_INTERRUPT 1
+
+_Static_assert(INTERRUPT_KINDS <= 16, "the mask");
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+/* Only kernels with PREEMPT_RT have this field. There, threads run soft interrupts, and may lose the CPU in them. */
+struct task_struct___rt {
+	int softirq_disable_cnt;
+};
+
+#pragma clang attribute pop
+
+/* The interrupts of a CPU. */
+struct interrupts_now {
+	__u64 hard_since_ns; /* the begin of the hard interrupt; 0: there is none, or its begin was not seen */
+	__u64 hard_ns;       /* the time of all hard interrupts that ended */
+	__u64 soft_since_ns; /* the begin of the soft interrupt, by `outside_hard_ns`; 0: as above */
+};
+
+/* 0 -> the interrupts of this CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct interrupts_now);
+} interrupts_now SEC(".maps");
+
+static __always_inline volatile struct interrupts_now *interrupts_of_cpu(void)
+{
+	__u32 key = 0;
+
+	return bpf_map_lookup_elem(&interrupts_now, &key);
+}
+
+/*
+ * Returns the time by a clock that stands still in hard interrupts, which are no part of the soft interrupt that they
+ * interrupt. If one comes between the two reads, they are repeated.
+ */
+static __always_inline __u64 outside_hard_ns(volatile struct interrupts_now *now)
+{
+	__u64 hard_ns = now->hard_ns, at = bpf_ktime_get_ns();
+
+	if (now->hard_ns != hard_ns) {
+		hard_ns = now->hard_ns;
+		at = bpf_ktime_get_ns();
+	}
+	return at - hard_ns;
+}
+
+static __always_inline void add_interrupt(struct podperf_interrupt_times *times, __u32 kind, __u64 ns)
+{
+	__u64 at = kind;
+
+	/* The mask is in assembly, because the compiler would remove it. It bounds the index for the verifier. */
+	asm volatile("%0 &= 15" : "+r"(at));
+	if (at < INTERRUPT_KINDS)
+		(&times->hardirq)[at] += ns;
+}
+
+/*
+ * Charges an interrupt to the cgroup of the current task, also if that is `ksoftirqd`, and to the node. Its stack is not
+ * part of its caller's.
+ */
+static __noinline int charge_interrupt(__u32 kind, __u64 ns)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct podperf_interrupts *row;
+
+	row = interrupts_row(current->pid ? cgroup_id(current) : PODPERF_IDLE);
+	if (row)
+		add_interrupt(&row->taken, kind, ns);
+	row = interrupts_row(PODPERF_IDLE);
+	if (row)
+		add_interrupt(&row->node, kind, ns);
+	return 0;
+}
+
+SEC("tp_btf/irq_handler_entry")
+int interrupts_irq_entry(void *ctx)
+{
+	struct podperf_runs *account = interrupts_account(INTERRUPTS_IRQ_ENTRY);
+	volatile struct interrupts_now *now = interrupts_of_cpu();
+	__u64 began;
+
+	/* While sensors are shed, no interrupt begins. */
+	if (!account || !now || is_shed(PODPERF_SHED_SENSORS))
+		return 0;
+	began = begin_own_run(account);
+	now->hard_since_ns = bpf_ktime_get_ns();
+	end_own_run(account, began);
+	return 0;
+}
+
+SEC("tp_btf/irq_handler_exit")
+int interrupts_irq_exit(void *ctx)
+{
+	struct podperf_runs *account = interrupts_account(INTERRUPTS_IRQ_EXIT);
+	volatile struct interrupts_now *now = interrupts_of_cpu();
+	__u64 began, ns;
+
+	if (!account || !now || !now->hard_since_ns)
+		return 0;
+	began = begin_own_run(account);
+	ns = bpf_ktime_get_ns() - now->hard_since_ns;
+	now->hard_since_ns = 0;
+	now->hard_ns += ns;
+	charge_interrupt(HARD_INTERRUPT, ns);
+	end_own_run(account, began);
+	return 0;
+}
+
+SEC("tp_btf/softirq_entry")
+int interrupts_softirq_entry(void *ctx)
+{
+	struct podperf_runs *account = interrupts_account(INTERRUPTS_SOFTIRQ_ENTRY);
+	volatile struct interrupts_now *now = interrupts_of_cpu();
+	__u64 began;
+
+	if (!account || !now || is_shed(PODPERF_SHED_SENSORS))
+		return 0;
+	if (bpf_core_field_exists(struct task_struct___rt, softirq_disable_cnt))
+		return 0;
+	began = begin_own_run(account);
+	now->soft_since_ns = outside_hard_ns(now);
+	end_own_run(account, began);
+	return 0;
+}
+
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(interrupts_softirq_exit, unsigned int vector)
+{
+	struct podperf_runs *account = interrupts_account(INTERRUPTS_SOFTIRQ_EXIT);
+	volatile struct interrupts_now *now = interrupts_of_cpu();
+	__u64 began, since_ns;
+	__s64 ns;
+
+	if (!account || !now || !now->soft_since_ns)
+		return 0;
+	began = begin_own_run(account);
+	since_ns = now->soft_since_ns;
+	ns = outside_hard_ns(now) - since_ns;
+	now->soft_since_ns = 0;
+	/* Two hard interrupts at the wrong moments of one read of the clock may make the time negative. */
+	if (ns > 0)
+		charge_interrupt(FIRST_SOFT_INTERRUPT + vector, ns);
+	end_own_run(account, began);
+	return 0;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef PODPERF_INTERRUPTS_H
+#define PODPERF_INTERRUPTS_H
+
+#include "podperf.h"
+
+/* Time in interrupts by kind, in nanoseconds. Soft interrupts are in the order of the kernel's vectors. */
+struct podperf_interrupt_times {
+	__u64 hardirq; /* written by `interrupts_irq_exit`, without the soft interrupts after it */
+	__u64 hi;      /* from here on: written by `interrupts_softirq_exit`, without the hard interrupts within */
+	__u64 timer;
+	__u64 net_tx;
+	__u64 net_rx;
+	__u64 block;
+	__u64 irq_poll;
+	__u64 tasklet;
+	__u64 sched;
+	__u64 hrtimer;
+	__u64 rcu;
+};
+
+/* Value of `interrupts_rows` and `interrupts_rows_by_id`. */
+struct podperf_interrupts {
+	__u64 id;                             /* id of the cgroup; 0: the row is free */
+	struct podperf_interrupt_times taken; /* from the threads of the cgroup, or from idle */
+	struct podperf_interrupt_times node;  /* in the row of the idle task: all interrupts of this CPU; else 0 */
+};
+
+#endif

@@ -1,0 +1,80 @@
+//! The description of the sensor `interrupts`.
+
+use std::mem::offset_of;
+
+use crate::{
+    abi::{podperf_interrupt_times, podperf_interrupts},
+    sensor::{Family, Label, Program, Sensor, Series, Unit, Words, names},
+};
+
+/// Returns a series for each field of the times at this offset, whose label is the name of the field.
+macro_rules! kinds {
+    ($times:expr, $($field:ident),* $(,)?) => {
+        [$(Series {
+            label: stringify!($field),
+            words: Words::Total(($times + offset_of!(podperf_interrupt_times, $field)) / size_of::<u64>()),
+        }),*]
+    };
+}
+
+/// The number of kinds of interrupts.
+const KINDS: usize = size_of::<podperf_interrupt_times>() / size_of::<u64>();
+
+const fn kinds(times: usize) -> [Series; KINDS] {
+    kinds![times, hardirq, hi, timer, net_tx, net_rx, block, irq_poll, tasklet, sched, hrtimer, rcu]
+}
+
+const TAKEN: [Series; KINDS] = kinds(offset_of!(podperf_interrupts, taken));
+const NODE: [Series; KINDS] = kinds(offset_of!(podperf_interrupts, node));
+
+const KIND: Option<Label> = Some(Label { name: "kind", attribute: "podperf.interrupt.kind" });
+const SINCE: &str = "Linux 2.6.31";
+const HARD: &str = "interrupt, interrupts off";
+const SOFT: &str = "softirq, interrupts on";
+
+/// See README.md.
+pub(super) static SENSOR: Sensor = Sensor {
+    names: names!("interrupts"),
+    about: "counts the time that interrupts take from threads and from idle CPUs",
+    is_default: false,
+    words: size_of::<podperf_interrupts>() / size_of::<u64>(),
+    families: &[Family {
+        name: "interrupted",
+        instrument: "interrupted.time",
+        help: "Time that interrupts took from threads on the CPU",
+        unit: Unit::Seconds,
+        label: KIND,
+        series: &TAKEN,
+    }],
+    node: &[
+        Family {
+            name: "interrupted",
+            instrument: "interrupted.time",
+            help: "Time in interrupts, all CPUs together",
+            unit: Unit::Seconds,
+            label: KIND,
+            series: &NODE,
+        },
+        Family {
+            name: "idle_interrupted",
+            instrument: "idle.interrupted.time",
+            help: "Time in interrupts of idle CPUs, all CPUs together",
+            unit: Unit::Seconds,
+            label: KIND,
+            series: &TAKEN,
+        },
+    ],
+    // The program at the end of an interrupt comes first: no interrupt begins that it does not see.
+    programs: &[
+        Program { name: "interrupts_irq_exit", tracepoint: "irq_handler_exit", since: SINCE, context: HARD },
+        Program { name: "interrupts_irq_entry", tracepoint: "irq_handler_entry", since: SINCE, context: HARD },
+        Program { name: "interrupts_softirq_exit", tracepoint: "softirq_exit", since: SINCE, context: SOFT },
+        Program { name: "interrupts_softirq_entry", tracepoint: "softirq_entry", since: SINCE, context: SOFT },
+    ],
+    maps: &[],
+    drops: &[],
+};
+
+/// Each word from `taken` on has a series.
+const _: () =
+    assert!(TAKEN.len() + NODE.len() == SENSOR.words - offset_of!(podperf_interrupts, taken) / size_of::<u64>());
