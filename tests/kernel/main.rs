@@ -9,6 +9,7 @@ mod crowds;
 mod going_on;
 mod governor;
 mod histograms;
+mod interrupts;
 mod itself;
 mod keys;
 mod kills;
@@ -173,6 +174,7 @@ fn main() -> ExitCode {
             &crowds::tests(),
             going_on::TESTS,
             histograms::TESTS,
+            interrupts::TESTS,
             &locks::tests(),
             &syscalls::tests(),
             unwinding::TESTS,

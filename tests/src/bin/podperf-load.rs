@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
-    blocked, churn, cpu, crowd, descriptors, faults, hoard, hog, instructions, lives, locks, mixed, moved, paths, ring,
-    sites, sleepers, storm, thicket, wakeups,
+    blocked, churn, cpu, crowd, descriptors, faults, flood, hoard, hog, instructions, lives, locks, mixed, moved,
+    paths, ring, sites, sleepers, storm, thicket, wakeups,
 };
 use podperf_tests::process;
 use serde::Serialize;
@@ -49,6 +49,8 @@ enum Load {
     Wakeups(wakeups::WakeupsArgs),
     /// Take a known number of page faults and voluntary switches
     Faults(faults::FaultsArgs),
+    /// Send packets to itself, each received in a soft interrupt
+    Flood(flood::FloodArgs),
     /// Burn while another process moves the burner between cgroups
     Moved(moved::MovedArgs),
     /// Wait or spin on stacks without frame pointers that the program notes itself
@@ -104,6 +106,7 @@ fn run(cli: Cli) -> Result<()> {
         Load::Thicket(args) => report(&thicket::run(&args)?),
         Load::Wakeups(args) => report(&wakeups::run(&args)?),
         Load::Faults(args) => report(&faults::run(&args)?),
+        Load::Flood(args) => report(&flood::run(&args)?),
         Load::Moved(args) => report(&moved::run(&args)?),
         Load::Paths(args) => {
             report(&paths::run(&args)?)?;

@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod crowd;
 pub mod descriptors;
 pub mod faults;
+pub mod flood;
 pub mod hoard;
 pub mod hog;
 pub mod instructions;

@@ -1,0 +1,136 @@
+//! The sensor `interrupts`. The truth is the clock of a thread that is interrupted, and the kernel's count of soft
+//! interrupts.
+
+use std::{collections::BTreeMap, fs, thread, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    load::flood::FloodReport,
+    running::{Load, cpus, run, time},
+    suite::{Test, tell, within},
+    tests,
+};
+
+pub(crate) const TESTS: &[Test] = tests![
+    #[land]
+    #[measures]
+    a_flood_is_interrupted_for_as_long_as_its_packets_are_filtered,
+    rows_and_idle_are_the_node,
+    each_soft_interrupt_is_seen_once,
+];
+
+const ON: &str = "sensors: {interrupts: {enabled: true}}\nstacks: {enabled: false}\n";
+const OF_CGROUPS: &str = "podperf_cgroup_interrupted_seconds_total";
+const OF_IDLE: &str = "podperf_node_idle_interrupted_seconds_total";
+const OF_NODE: &str = "podperf_node_interrupted_seconds_total";
+/// Multiplications in a filter that take longer than to send a packet and to receive it.
+const STEPS: u16 = 2000;
+
+fn received(metrics: &Metrics, cgroup: &TestCgroup) -> Result<Duration> {
+    time(metrics, OF_CGROUPS, cgroup, &[("kind", "net_rx")])
+}
+
+/// Sends packets from a new cgroup. Returns the time of the sender, and the part of it in which packets were received.
+fn flood(agent: &Agent, steps: u16) -> Result<(Duration, Duration)> {
+    let cgroup = TestCgroup::new("flood")?;
+    let report: FloodReport = run(&format!("flood --cpu 0 --steps {steps} --cgroup {}", cgroup.path().display()))?;
+    let received = received(&agent.fresh_metrics()?, &cgroup)?;
+    Ok((Duration::from_nanos(report.on_cpu_ns), received))
+}
+
+/// Two floods differ only in the length of the filter, which runs in the soft interrupt. A burner on the same CPU sends
+/// nothing.
+fn a_flood_is_interrupted_for_as_long_as_its_packets_are_filtered() -> Result<()> {
+    let agent = Agent::start(ON)?;
+    let burner = TestCgroup::new("burner")?;
+    let _burner = Load::start(&format!("spin --cpu 0 --seconds 60 --cgroup {}", burner.path().display()))?;
+    let (short, received_short) = flood(&agent, 0)?;
+    let (long, received_long) = flood(&agent, STEPS)?;
+    tell(&format!("{received_short:?} of {short:?} without steps, {received_long:?} of {long:?} with {STEPS}"));
+    for (received, all) in [(received_short, short), (received_long, long)] {
+        ensure!(received < all, "{received:?} in soft interrupts of {all:?}");
+    }
+    let truth = long.saturating_sub(short);
+    ensure!(truth > short / 4, "the filter takes only {truth:?}, and the packets {short:?}");
+    let found = received_long.saturating_sub(received_short);
+    ensure!(found.abs_diff(truth) < truth / 20, "{found:?} in soft interrupts, by the sender's clock {truth:?}");
+    let astray = received(&agent.fresh_metrics()?, &burner).unwrap_or_default();
+    ensure!(astray < received_long / 50, "{astray:?} in the row of the burner");
+    Ok(())
+}
+
+/// Returns the nanoseconds of each kind, all series of a family together.
+fn by_kind(metrics: &Metrics, family: &str) -> Result<BTreeMap<String, u128>> {
+    let mut sums: BTreeMap<String, u128> = BTreeMap::new();
+    for sample in metrics.samples().iter().filter(|sample| sample.name == family) {
+        let kind = sample.labels.get("kind").context("no kind")?.clone();
+        // A series has whole nanoseconds, and their sum shall have no rounding.
+        *sums.entry(kind).or_default() += Duration::try_from_secs_f64(sample.value)?.as_nanos();
+    }
+    Ok(sums)
+}
+
+/// The agent gives the sensor up, because its cost is over the cap. From then on the counts stand still, and all words of
+/// a reading belong together.
+fn rows_and_idle_are_the_node() -> Result<()> {
+    let agent = Agent::start(&format!("{ON}overhead: {{maxPercent: 0.00001}}"))?;
+    let cgroup = TestCgroup::new("flood")?;
+    run::<FloodReport>(&format!("flood --cgroup {}", cgroup.path().display()))?;
+    let deadline = Duration::from_secs(60);
+    within(deadline, "the sensor is given up", || {
+        thread::sleep(Duration::from_millis(500));
+        let shed = agent.metrics()?.sum("podperf_overhead_shed", &[("cap", "cpu"), ("feature", "sensors")]);
+        Ok((shed == 1.0).then_some(()))
+    })?;
+    // Counts of a cgroup without a path wait for it, and are in no row until then.
+    let mut last = String::new();
+    let kinds = within(deadline, "rows and idle are the node", || {
+        let metrics = agent.fresh_metrics()?;
+        let mut sums = by_kind(&metrics, OF_CGROUPS)?;
+        for (kind, ns) in by_kind(&metrics, OF_IDLE)? {
+            *sums.entry(kind).or_default() += ns;
+        }
+        let node = by_kind(&metrics, OF_NODE)?;
+        let same = sums == node;
+        last = format!("rows and idle {sums:?}, node {node:?}");
+        Ok(same.then_some(node))
+    })
+    .with_context(|| last.clone())?;
+    ensure!(kinds.get("net_rx").is_some_and(|ns| *ns > 0), "no packet was received: {kinds:?}");
+    let metrics = agent.fresh_metrics()?;
+    ensure!(by_kind(&metrics, OF_NODE)? == kinds, "the counts do not stand still");
+    ensure!(by_kind(&metrics, OF_IDLE)?.values().sum::<u128>() > 0, "no idle CPU was interrupted");
+    Ok(())
+}
+
+/// Returns the number of soft interrupts of all CPUs since boot.
+fn soft_interrupts() -> Result<f64> {
+    let table = fs::read_to_string("/proc/softirqs")?;
+    let numbers = table.lines().skip(1).flat_map(|line| line.split_whitespace().skip(1));
+    numbers.map(|number| Ok(number.parse::<f64>()?)).sum()
+}
+
+/// The program that ends soft interrupts runs once for each of them.
+fn each_soft_interrupt_is_seen_once() -> Result<()> {
+    let agent = Agent::start(ON)?;
+    let runs = || {
+        let labels = [("program", "interrupts_softirq_exit")];
+        agent.fresh_metrics()?.get("podperf_bpf_program_runs_total", &labels).context("no such program")
+    };
+    let earliest = soft_interrupts()?;
+    let before = runs()?;
+    let early = soft_interrupts()?;
+    run::<FloodReport>("flood")?;
+    let late = soft_interrupts()?;
+    let after = runs()?;
+    let latest = soft_interrupts()?;
+    // One may go on on each CPU: the kernel counts it when it begins.
+    let going_on = f64::from(u32::try_from(cpus()?)?);
+    let (least, most) = (late - early - going_on, latest - earliest + going_on);
+    let found = after - before;
+    tell(&format!("{found} soft interrupts, by the kernel {least} to {most}"));
+    ensure!((least..=most).contains(&found), "{found} soft interrupts, by the kernel {least} to {most}");
+    Ok(())
+}
