@@ -26,6 +26,11 @@ export function addNode(text, { cluster, node, cpu, cpus }, agent) {
     const labels = { ...agent, program };
     text.counter("podperf_node_bpf_program_sampled_seconds_total", labels, constant(cores), { noise: 0.1 });
   }
+  for (const [kind, cores] of Object.entries({ hardirq: 0.02, net_rx: 0.11, timer: 0.03, sched: 0.02, rcu: 0.01, block: 0.01 })) {
+    const labels = { ...agent, kind };
+    text.counter("podperf_node_interrupted_seconds_total", labels, constant(cores), { noise: 0.1 });
+    text.counter("podperf_node_idle_interrupted_seconds_total", labels, constant(0.4 * cores), { noise: 0.1 });
+  }
   const info = { ...agent, vendor: cpu.vendor, cpuid: cpu.cpuid, model_name: cpu.model };
   text.gauge("podperf_node_cpu_info", info, constant(1), { history: true });
   text.gauge(
