@@ -137,17 +137,27 @@ pub struct Family {
     pub help: &'static str,
     /// The unit of all its series.
     pub unit: Unit,
-    /// The label that distinguishes the series; `None` for a family of one series.
-    pub label: Option<Label>,
+    /// The labels that distinguish the series; empty for a family of one series.
+    pub labels: &'static [Label],
     /// The series.
     pub series: &'static [Series],
 }
 
+impl Family {
+    /// Returns the labels of a series, each with its value.
+    pub fn labels_of(&self, series: &Series) -> impl Iterator<Item = (&'static Label, &'static str)> + use<> {
+        self.labels.iter().zip(series.labels)
+    }
+}
+
+/// The largest number of labels of a family.
+pub const MOST_LABELS: usize = 2;
+
 /// One series of a family.
 #[derive(Debug)]
 pub struct Series {
-    /// The value of the label; empty without a label.
-    pub label: &'static str,
+    /// The values of the labels, in the order of [`Family::labels`]; the remaining texts are empty.
+    pub labels: [&'static str; MOST_LABELS],
     /// The words of the row.
     pub words: Words,
 }

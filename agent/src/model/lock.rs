@@ -35,7 +35,7 @@ mod tests {
         let sensor = sensors::named(Lock::SENSOR).unwrap();
         let family = sensor.families.iter().find(|family| family.name == "kernel_lock_wait").unwrap();
         let kinds: Vec<_> = (1..=u8::MAX).map_while(Lock::from_abi).map(Lock::name).collect();
-        let series: Vec<_> = family.series.iter().map(|series| series.label).chain(["user"]).collect();
+        let series: Vec<_> = family.series.iter().map(|series| series.labels[0]).chain(["user"]).collect();
         assert_eq!(kinds, series);
         assert_eq!((kinds[0], kinds[7], kinds.len()), ("mmap_lock", "mutex", 12));
     }

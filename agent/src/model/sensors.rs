@@ -54,7 +54,9 @@ pub fn saved_as() -> Vec<String> {
                     Words::Histogram { sum, buckets, .. } => (sum, 1 + buckets),
                 };
                 for word in 0..count {
-                    let name = [sensor.names.sensor, &family, series.label, &word.to_string()].join(" ");
+                    // One label has the name that it had when it was the only one.
+                    let labels = series.labels.join(" ");
+                    let name = [sensor.names.sensor, &family, labels.trim_end(), &word.to_string()].join(" ");
                     names[first + at + word] = name;
                 }
             }

@@ -13,7 +13,7 @@ const FIRST: i32 = -18;
 /// Returns the histogram whose first word is at this offset.
 const fn histogram(label: &'static str, offset: usize) -> Series {
     let buckets = PODPERF_HISTOGRAM_BUCKETS as usize;
-    Series { label, words: Words::Histogram { sum: offset / size_of::<u64>(), buckets, first: FIRST } }
+    Series { labels: [label, ""], words: Words::Histogram { sum: offset / size_of::<u64>(), buckets, first: FIRST } }
 }
 
 /// See README.md.
@@ -28,7 +28,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             instrument: "runqueue.latency",
             help: "Length of waits for a CPU: from the wake-up, or from the loss of the CPU, until the thread runs",
             unit: Unit::Seconds,
-            label: None,
+            labels: &[],
             series: &[histogram("", offset_of!(podperf_histograms, run_queue))],
         },
         Family {
@@ -36,7 +36,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             instrument: "wait.duration",
             help: "Length of waits that ended, without the time in the run queue after them",
             unit: Unit::Seconds,
-            label: Some(Label { name: "state", attribute: "podperf.offcpu.state" }),
+            labels: &[Label { name: "state", attribute: "podperf.offcpu.state" }],
             series: &[
                 histogram("interruptible", offset_of!(podperf_histograms, interruptible)),
                 histogram("uninterruptible", offset_of!(podperf_histograms, uninterruptible)),

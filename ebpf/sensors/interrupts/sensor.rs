@@ -11,7 +11,7 @@ use crate::{
 macro_rules! kinds {
     ($times:expr, $($field:ident),* $(,)?) => {
         [$(Series {
-            label: stringify!($field),
+            labels: [stringify!($field), ""],
             words: Words::Total(($times + offset_of!(podperf_interrupt_times, $field)) / size_of::<u64>()),
         }),*]
     };
@@ -27,7 +27,7 @@ const fn kinds(times: usize) -> [Series; KINDS] {
 const TAKEN: [Series; KINDS] = kinds(offset_of!(podperf_interrupts, taken));
 const NODE: [Series; KINDS] = kinds(offset_of!(podperf_interrupts, node));
 
-const KIND: Option<Label> = Some(Label { name: "kind", attribute: "podperf.interrupt.kind" });
+const KIND: &[Label] = &[Label { name: "kind", attribute: "podperf.interrupt.kind" }];
 const SINCE: &str = "Linux 2.6.31";
 const HARD: &str = "interrupt, interrupts off";
 const SOFT: &str = "softirq, interrupts on";
@@ -43,7 +43,7 @@ pub(super) static SENSOR: Sensor = Sensor {
         instrument: "interrupted.time",
         help: "Time that interrupts took from threads on the CPU",
         unit: Unit::Seconds,
-        label: KIND,
+        labels: KIND,
         series: &TAKEN,
     }],
     node: &[
@@ -52,7 +52,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             instrument: "interrupted.time",
             help: "Time in interrupts, all CPUs together",
             unit: Unit::Seconds,
-            label: KIND,
+            labels: KIND,
             series: &NODE,
         },
         Family {
@@ -60,7 +60,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             instrument: "idle.interrupted.time",
             help: "Time in interrupts of idle CPUs, all CPUs together",
             unit: Unit::Seconds,
-            label: KIND,
+            labels: KIND,
             series: &TAKEN,
         },
     ],

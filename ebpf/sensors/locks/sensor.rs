@@ -10,7 +10,7 @@ use crate::{
 
 /// Returns the word at this offset.
 const fn total(label: &'static str, offset: usize) -> Series {
-    Series { label, words: Words::Total(offset / size_of::<u64>()) }
+    Series { labels: [label, ""], words: Words::Total(offset / size_of::<u64>()) }
 }
 
 /// The number of kinds of locks of the kernel, which come before the lock of user space.
@@ -28,7 +28,7 @@ const fn kinds(word: usize) -> [Series; KINDS] {
     series
 }
 
-const LOCK: Option<Label> = Some(Label { name: "lock", attribute: "podperf.lock" });
+const LOCK: Label = Label { name: "lock", attribute: "podperf.lock" };
 const TRACEPOINTS: &str = "Linux 5.19";
 const WHEREVER_LOCKS_ARE: &str = "task, interrupt or NMI, wherever the kernel waits for a lock";
 
@@ -44,7 +44,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             instrument: "kernel_lock.wait",
             help: "Time that threads waited for locks of the kernel, also while they spun",
             unit: Unit::Seconds,
-            label: LOCK,
+            labels: &[LOCK],
             series: &kinds(offset_of!(podperf_lock_waits, ns)),
         },
         Family {
@@ -52,7 +52,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             instrument: "kernel_lock.contentions",
             help: "Waits for locks of the kernel that ended",
             unit: Unit::Things("{wait}"),
-            label: LOCK,
+            labels: &[LOCK],
             series: &kinds(offset_of!(podperf_lock_waits, count)),
         },
         Family {
@@ -60,7 +60,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             instrument: "user_lock.wait",
             help: "Time that threads were blocked in waits for locks of user space that ended",
             unit: Unit::Seconds,
-            label: None,
+            labels: &[],
             series: &[total("", offset_of!(podperf_locks, user) + offset_of!(podperf_lock_waits, ns))],
         },
         Family {
@@ -68,7 +68,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             instrument: "user_lock.waits",
             help: "Waits for locks of user space that ended",
             unit: Unit::Things("{wait}"),
-            label: None,
+            labels: &[],
             series: &[total("", offset_of!(podperf_locks, user) + offset_of!(podperf_lock_waits, count))],
         },
         Family {
@@ -76,7 +76,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             instrument: "lock.blocking",
             help: "Time that threads, of any container, waited for locks that this one then released",
             unit: Unit::Seconds,
-            label: Some(Label { name: "kind", attribute: "podperf.lock.kind" }),
+            labels: &[Label { name: "kind", attribute: "podperf.lock.kind" }],
             series: &[
                 total("user", offset_of!(podperf_locks, user_blocking_ns)),
                 total("kernel", offset_of!(podperf_locks, kernel_blocking_ns)),

@@ -19,7 +19,7 @@ macro_rules! calls {
 }
 
 const fn series(label: &'static str, offset: usize) -> Series {
-    Series { label, words: Words::Total(offset / size_of::<u64>()) }
+    Series { labels: [label, ""], words: Words::Total(offset / size_of::<u64>()) }
 }
 
 /// See README.md.
@@ -33,7 +33,7 @@ pub(super) static SENSOR: Sensor = Sensor {
         instrument: "syscall.wait",
         help: "Time that threads slept in a system call, in waits that ended",
         unit: Unit::Seconds,
-        label: Some(Label { name: "syscall", attribute: "podperf.syscall" }),
+        labels: &[Label { name: "syscall", attribute: "podperf.syscall" }],
         series: calls![
             accept, accept4, brk, clock_nanosleep, clone, clone3, close, connect, copy_file_range, epoll_pwait,
             epoll_pwait2, execve, execveat, exit, exit_group, faccessat, fallocate, fcntl, fdatasync, flock, fstat,

@@ -221,7 +221,7 @@ impl OfRows {
         Self {
             name: family.name.into(),
             unit: BaseUnit::of(family.unit),
-            labels: family.label.iter().map(|label| label.name).collect(),
+            labels: family.labels.iter().map(|label| label.name).collect(),
             series: format!("up to {}", family.series.len()),
             asked_by: format!("sensors.{}.enabled", sensor.names.sensor),
             by_default: sensor.is_default,

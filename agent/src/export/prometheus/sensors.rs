@@ -68,7 +68,7 @@ fn push(
     let Some(words) = usage.words.get(first..first + sensor.words) else { return };
     for series in of.series {
         if let Some(value) = value(words, series.words, of.unit) {
-            let own: Vec<Label> = of.label.iter().map(|of| label(of.name, series.label)).collect();
+            let own: Vec<Label> = of.labels_of(series).map(|(of, value)| label(of.name, value)).collect();
             family.push_of_row(row, own, value, Some(started));
         }
     }

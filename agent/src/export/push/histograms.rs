@@ -34,7 +34,7 @@ pub(super) fn observed(snapshot: &Snapshot, on: &[&'static Sensor]) -> Vec<Metri
             for family in sensor.families {
                 for series in family.series {
                     let Some(histogram) = Histogram::of(words, series.words) else { continue };
-                    let more = family.label.map(|of| KeyValue::new(of.attribute, series.label));
+                    let more = family.labels_of(series).map(|(of, value)| KeyValue::new(of.attribute, value));
                     let name = RowKind::of(&row.row).instrument(family.instrument);
                     let of = (name, family.help, names::of_unit(family.unit));
                     points.entry(of).or_default().push(point(&histogram, row, more, snapshot.taken));
@@ -54,7 +54,7 @@ fn metric(((name, help, unit), data_points): ((String, &str, &str), Vec<Exponent
 fn point(
     histogram: &Histogram,
     row: &RowUsage,
-    more: Option<KeyValue>,
+    more: impl Iterator<Item = KeyValue>,
     taken: SystemTime,
 ) -> ExponentialHistogramDataPoint {
     #[expect(clippy::cast_precision_loss, reason = "an f64 holds up to 2^53 ns exactly, which is 104 days")]

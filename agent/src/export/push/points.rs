@@ -134,8 +134,8 @@ fn push_totals(
         for series in family.series {
             let Words::Total(at) = series.words else { continue };
             let Some(total) = words.get(at).copied().filter(|total| *total > 0) else { continue };
-            let more = family.label.map(|of| KeyValue::new(of.attribute, series.label));
-            let more = more.into_iter().chain([start(*started)]);
+            let more = family.labels_of(series).map(|(of, value)| KeyValue::new(of.attribute, value));
+            let more = more.chain([start(*started)]);
             points(observed, row_kind.instrument(family.instrument), names::of_unit(family.unit))
                 .push(attributes.iter().cloned().chain(more).collect(), total);
         }
@@ -398,8 +398,9 @@ mod tests {
             let row = page.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("no row `{name}`"));
             let unit = names::of_unit(family.unit);
             assert!(row.contains(&format!("| `{unit}` |")), "not `{unit}`: {row}");
-            let attribute = family.label.map_or_else(|| " |".to_owned(), |label| format!("`{}`", label.attribute));
-            assert!(row.contains(&attribute), "no `{attribute}`: {row}");
+            let attributes: Vec<_> = family.labels.iter().map(|label| format!("`{}`", label.attribute)).collect();
+            let cell = format!("| {}", attributes.join(", "));
+            assert!(row.ends_with(&format!("{} |", cell.trim_end())), "not `{cell} |`: {row}");
         }
     }
 }
