@@ -23,7 +23,8 @@ struct Aligned<const N: usize>([u8; N]);
 
 /// The ABI, generated from `bpf/podperf.h` and from the headers of the sensors, which document each field.
 pub mod abi {
-    #![allow(missing_docs, non_camel_case_types, clippy::all, reason = "generated; documented in podperf.h")]
+    #![allow(missing_docs, non_camel_case_types, non_snake_case, reason = "generated; documented in podperf.h")]
+    #![allow(clippy::all, reason = "generated")]
     #![allow(unsafe_code, reason = "the derived bytemuck::Pod, which its macro checks for padding")]
     #![allow(clippy::allow_attributes, reason = "which lints generated code trips depends on the generator")]
 

@@ -5,10 +5,10 @@
 #define __ARCH_WANT_SYS_CLONE3
 #include <asm-generic/unistd.h>
 
-#include "syscalls/syscalls.h"
+#include "calls/calls.h"
 
 #define CHECK(name, x86, arm64) _Static_assert(__NR_##name == arm64, #name);
-PODPERF_CALLS_OF_BOTH(CHECK)
+PODPERF_COUNTED_OF_BOTH(CHECK)
 
 int main(void)
 {

@@ -90,7 +90,7 @@ fn a_collector_accepts_all_that_it_is_sent() -> Result<()> {
         let agent = Agent::start(&format!(
             "otlp: {{endpoint: '{endpoint}', protocol: {protocol}, compression: gzip, interval: 1s, \
              metrics: {{enabled: true, interval: 1s}}}}\n\
-             sensors: {{histograms: {{enabled: true}}, locks: {{enabled: true}}}}"
+             sensors: {{calls: {{enabled: true}}, histograms: {{enabled: true}}, locks: {{enabled: true}}}}"
         ))?;
         let cgroup = TestCgroup::new("conformance")?;
         let _load = Busy::start(&cgroup)?;

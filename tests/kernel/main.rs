@@ -1,6 +1,7 @@
 //! Ring 2: the agent on the running kernel, with loads whose truth is known. Needs root.
 
 mod bpf_programs;
+mod calls;
 mod cgroups;
 mod conservation;
 mod counters;
@@ -171,6 +172,7 @@ fn main() -> ExitCode {
         &[
             BY_EITHER_TRACEPOINT,
             bpf_programs::TESTS,
+            calls::TESTS,
             &crowds::tests(),
             going_on::TESTS,
             histograms::TESTS,

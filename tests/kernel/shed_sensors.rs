@@ -167,7 +167,8 @@ pub(crate) fn a_sensor_begins_nothing_and_ends_what_has_begun() -> Result<()> {
     let yaml = |cap: f64| {
         let pins = bpffs.yaml();
         format!(
-            "{pins}\nsensors: {{locks: {{enabled: true}}}}\nstacks: {{enabled: false}}\noverhead: {{maxPercent: {cap}}}"
+            "{pins}\nsensors: {{calls: {{enabled: true}}, locks: {{enabled: true}}}}\nstacks: {{enabled: false}}\n\
+             overhead: {{maxPercent: {cap}}}"
         )
     };
     let mut agent = Agent::start(&yaml(NO_CAP))?;
@@ -185,7 +186,9 @@ pub(crate) fn a_sensor_begins_nothing_and_ends_what_has_begun() -> Result<()> {
     let begun_during = Terminal::begin_wait(&during)?;
     let (waiter, _) = make_waits()?;
     let metrics = agent.fresh_metrics()?;
-    ensure!(state(&metrics, "locks", "degraded"), "the part `locks` is not degraded");
+    for part in ["calls", "locks"] {
+        ensure!(state(&metrics, part, "degraded"), "the part `{part}` is not degraded");
+    }
     let status = String::from_utf8(agent.get("/status", &[])?.2)?;
     for line in ["sensors with programs of their own begin nothing new", "its counters stand still"] {
         ensure!(status.contains(line), "no `{line}` in\n{status}");
@@ -199,8 +202,10 @@ pub(crate) fn a_sensor_begins_nothing_and_ends_what_has_begun() -> Result<()> {
         count_or_zero(&metrics, CONTENTIONS, &during, &MUTEX),
     ];
     ensure!(new == [0.0; 3], "waits that began while the sensor was given up: {new:?}");
-    let [begun, ended] = ["locks_contention_begin", "locks_contention_end"];
-    ensure!(runs(&metrics, begun)? == runs(&then, begun)?, "`{begun}` has worked");
+    let [call, begun, ended] = ["calls_sys_exit", "locks_contention_begin", "locks_contention_end"];
+    for idle in [call, begun] {
+        ensure!(runs(&metrics, idle)? == runs(&then, idle)?, "`{idle}` has worked");
+    }
     ensure!(runs(&metrics, ended)? > runs(&then, ended)?, "`{ended}` has not run");
 
     agent.restart(Signal::SIGKILL, &yaml(NO_CAP))?;
@@ -211,7 +216,11 @@ pub(crate) fn a_sensor_begins_nothing_and_ends_what_has_begun() -> Result<()> {
     ensure_is_after(end, unseen)?;
     let (waiter, waits) = make_waits()?;
     let metrics = agent.fresh_metrics()?;
-    ensure!(state(&metrics, "locks", "healthy"), "the part `locks` is not healthy");
+    for part in ["calls", "locks"] {
+        ensure!(state(&metrics, part, "healthy"), "the part `{part}` is not healthy");
+    }
+    // The counts go on from where they stood.
+    ensure!(runs(&metrics, call)? > runs(&then, call)?, "`{call}` has not run");
     let found = [count(&metrics, CONTENTIONS, &waiter, &WRITE)?, count(&metrics, USER_WAITS, &waiter, &[])?];
     ensure!(found == waits, "{found:?} new waits, by their own count {waits:?}");
     Ok(())

@@ -81,7 +81,7 @@ fn waits_for_a_disk_are_in_their_call_and_those_for_pages_in_none() -> Result<()
 }
 
 /// Starts a load that blocks in a read.
-fn reader(cgroup: &TestCgroup) -> Result<Load> {
+pub(crate) fn reader(cgroup: &TestCgroup) -> Result<Load> {
     let mut load = Load::start(&format!("faults --pages 1 --switches 1 --wait --cgroup {}", cgroup.path().display()))?;
     load.wait_for_word("ready")?;
     load.go_on()?;

@@ -26,6 +26,7 @@ use podperf::{
     limits::{MemoryUse, OverheadUse},
     model::{
         facts::{Fact, FactFamily, Facts},
+        sensors,
         status::{Part, State},
         usage::Usage,
         wait::{Unwind, WaitReason, WaitState},
@@ -94,7 +95,7 @@ impl CountedNode {
     pub(crate) fn scrape(&self) -> Result<String> {
         let seconds = self.begin.elapsed().as_secs_f64();
         let facts = AgentFacts {
-            sensors: Vec::new(),
+            sensors: sensors::named("calls").into_iter().collect(),
             created_series: false,
             classic_buckets: false,
             all_own: true,
@@ -262,7 +263,7 @@ impl Does {
             counts: self.counts.map(grown).to_vec(),
             enabled_ns: vec![grown(self.oncpu); 2],
             running_ns: vec![grown(self.oncpu); 2],
-            words: Vec::new(),
+            words: vec![grown(10); sensors::words()],
         }
     }
 }

@@ -174,11 +174,16 @@ fn what_the_documents_show_is_a_configuration() {
 fn a_sensor_that_is_not_in_the_file_keeps_its_default() {
     let config = Config::parse("sensors: {locks: {enabled: true}}").unwrap();
     let on: Vec<_> = config.sensors.iter().map(|(name, keys)| (name.as_str(), keys.enabled)).collect();
-    assert_eq!(on, [("histograms", false), ("interrupts", false), ("locks", true), ("syscalls", false)]);
+    assert_eq!(
+        on,
+        [("calls", false), ("histograms", false), ("interrupts", false), ("locks", true), ("syscalls", false)]
+    );
     assert_eq!(Config::parse("sensors: {}").unwrap(), Config::default());
     let message = refusal("sensors: {lokcs: {enabled: true}}");
     assert!(
-        message.contains("no sensor has the name `lokcs` (there is `histograms`, `interrupts`, `locks`, `syscalls`)"),
+        message.contains(
+            "no sensor has the name `lokcs` (there is `calls`, `histograms`, `interrupts`, `locks`, `syscalls`)"
+        ),
         "{message}"
     );
 }

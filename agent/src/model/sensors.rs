@@ -112,6 +112,8 @@ mod tests {
         let interrupts = first_of(named("interrupts").unwrap());
         assert_eq!(names[interrupts + 1], "interrupts interrupted hardirq 0");
         assert_eq!(names[interrupts + 12], "interrupts node interrupted hardirq 0");
+        let last = first_of(named("calls").unwrap()) + named("calls").unwrap().words - 1;
+        assert_eq!(names[last], "calls syscall_errors writev EPIPE 0");
     }
 
     #[test]

@@ -52,6 +52,13 @@ function container(text, pod, hertz, name, facts) {
     (at) => 30 * cores(at) + 400 * held.run_queue(at),
     when,
   );
+  for (const [syscall, each] of Object.entries({ epoll_wait: 0.9, futex: 0.5, read: 0.6, write: 0.4 }))
+    text.counter(family("syscalls"), { ...agent, syscall }, constant(facts.switches * each), when);
+  for (const [syscall, errno, each] of [
+    ["read", "EAGAIN", 0.2],
+    ["openat", "ENOENT", 0.01],
+  ])
+    text.counter(family("syscall_errors"), { ...agent, syscall, errno }, constant(facts.switches * each), when);
   if (facts.incomplete)
     text.counter(family("incomplete_stack_seconds"), { ...agent, cause: "no_frame_pointers" }, constant(facts.incomplete), when);
   if (facts.guessed) text.counter(family("guessed_stack_seconds"), agent, constant(facts.guessed), when);

@@ -11,7 +11,8 @@ use podperf_tests::{
     tests,
 };
 
-use super::{ON, calls_are_the_counters, waited};
+use super::{calls_are_the_counters, waited};
+use crate::calls::calls;
 
 /// A file of kernels that run 32-bit programs.
 const COMPATIBLE: Need = Need::Path("/proc/sys/abi/vsyscall32");
@@ -54,7 +55,7 @@ fn a_32_bit_programs_calls_have_no_name() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("sleeps-32");
     install(program().as_slice(), &path)?;
-    let agent = Agent::start(ON)?;
+    let agent = Agent::start("sensors: {calls: {enabled: true}, syscalls: {enabled: true}}")?;
     let cgroup = TestCgroup::new("bits-32")?;
     let status = cgroup.command().arg(&path).status().context("failed to run a 32-bit program")?;
     ensure!(status.success(), "the 32-bit program ended with {status}");
@@ -63,5 +64,7 @@ fn a_32_bit_programs_calls_have_no_name() -> Result<()> {
     let (other, wrong) = (waited(&metrics, &cgroup, &["(other)"]), waited(&metrics, &cgroup, &["sync"]));
     ensure!(wrong.is_zero(), "{wrong:?} in `sync`, and {other:?} in other calls");
     ensure!(other >= EACH * WAITS, "{other:?} in other calls, of {:?}", EACH * WAITS);
+    let [other, wrong] = ["(other)", "sync"].map(|call| calls(&metrics, &cgroup, call));
+    ensure!(other >= f64::from(WAITS) && wrong == 0.0, "{other} other calls, and {wrong} of `sync`");
     Ok(())
 }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
-    blocked, churn, cpu, crowd, descriptors, faults, flood, hoard, hog, instructions, lives, locks, mixed, moved,
-    paths, ring, sites, sleepers, storm, thicket, wakeups,
+    blocked, calls, churn, cpu, crowd, descriptors, faults, flood, hoard, hog, instructions, lives, locks, mixed,
+    moved, paths, ring, sites, sleepers, storm, thicket, wakeups,
 };
 use podperf_tests::process;
 use serde::Serialize;
@@ -31,6 +31,8 @@ enum Load {
     Forkjoin(cpu::ForkJoinArgs),
     /// Wait again and again in the given way
     Blocked(blocked::BlockedArgs),
+    /// Make system calls with known errnos, in processes that go from CPU to CPU
+    Calls(calls::CallsArgs),
     /// Read from a pipe often and soon, and from a socket seldom and late, by one call
     Descriptors(descriptors::DescriptorsArgs),
     /// Fork children that burn CPU time for some milliseconds, several at a time
@@ -92,6 +94,7 @@ fn run(cli: Cli) -> Result<()> {
             if args.hold { cpu::hold() } else { Ok(()) }
         }
         Load::Blocked(args) => report(&blocked::run(&args)?),
+        Load::Calls(args) => report(&calls::run(&args)?),
         Load::Descriptors(args) => report(&descriptors::run(&args)?),
         Load::Hoard(args) => report(&hoard::run(&args)?),
         Load::Lives(args) => report(&lives::run(&args)?),

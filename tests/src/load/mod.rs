@@ -5,6 +5,7 @@
 //! die with the process that started them.
 
 pub mod blocked;
+pub mod calls;
 pub mod churn;
 pub mod cpu;
 pub mod crowd;

@@ -389,6 +389,19 @@ mod tests {
     }
 
     #[test]
+    fn a_series_with_two_labels_has_an_attribute_for_each() {
+        let sensor = sensors::named("calls").unwrap();
+        let mut words = vec![0; sensors::words()];
+        words[sensors::first_of(sensor) + sensor.words - 1] = 7;
+        let mut snapshot = snapshot();
+        snapshot.rows[0].usage.words = words;
+        let observed = of_snapshot(&snapshot, &[], &[], &[sensor]);
+        let errors = series(&observed, "podperf.container.syscall.errors");
+        let (attributes, value) = &errors[0];
+        assert!(attributes.ends_with(" podperf.syscall=writev podperf.errno=EPIPE") && value == "7", "{errors:?}");
+    }
+
+    #[test]
     fn each_instrument_of_the_sensors_is_on_the_page_with_its_unit_and_attribute() {
         let page = include_str!("../../../../docs/otlp.md");
         let of_rows = sensors::ALL.into_iter().flat_map(|sensor| sensor.families).map(|family| ("container", family));

@@ -1,0 +1,129 @@
+//! The sensor `calls`. The truth is the number of system calls that the load makes.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use podperf_tests::{
+    agent::{self, Agent, Metrics},
+    bpffs::Bpffs,
+    cgroup::TestCgroup,
+    load::{calls::CallsReport, storm::StormReport},
+    running::{Counts, count, run},
+    suite::{Need, Test, has_own_machine, within},
+    tests,
+};
+
+use crate::syscalls::reader;
+
+pub(crate) const TESTS: &[Test] = tests![
+    #[exact]
+    calls_and_errors_over_migrations_are_exact: &[Need::Cpus(2)],
+    #[land]
+    #[exact]
+    calls_go_on_over_upgrades_and_kills,
+    the_begin_of_a_child_is_no_call,
+    a_call_that_begins_again_is_interrupted_each_time,
+];
+
+/// Without a cap: the loads do nothing but system calls, and over the cap the sensor stops counting.
+const ON: &str = "sensors: {calls: {enabled: true}}\noverhead: {maxPercent: 0}";
+const CALLS: &str = "podperf_cgroup_syscalls_total";
+const ERRORS: &str = "podperf_cgroup_syscall_errors_total";
+
+/// Returns the number of calls of this name; none has no series.
+pub(crate) fn calls(metrics: &Metrics, cgroup: &TestCgroup, call: &str) -> f64 {
+    count(metrics, CALLS, cgroup, &[("syscall", call)]).unwrap_or_default()
+}
+
+/// Runs the load in `cgroup`, and returns its calls and those of `before`.
+fn load(cgroup: &TestCgroup, rounds: u32, before: CallsReport) -> Result<CallsReport> {
+    let more: CallsReport = run(&format!("calls --rounds {rounds} --cgroup {}", cgroup.path().display()))?;
+    Ok(CallsReport { rounds: before.rounds + more.rounds, moves: before.moves + more.moves })
+}
+
+/// Checks all calls whose number the load knows, and all errors.
+fn are_exact(metrics: &Metrics, cgroup: &TestCgroup, truth: CallsReport) -> Result<()> {
+    let (rounds, moves) = (f64::from(truth.rounds), f64::from(truth.moves));
+    let expected =
+        [("openat", rounds), ("read", 2.0 * rounds), ("fsync", rounds), ("getppid", rounds), ("(other)", moves)];
+    for (call, number) in expected {
+        let found = calls(metrics, cgroup, call);
+        ensure!(found == number, "{found} of {number} calls of `{call}`");
+    }
+    // No series is for `fsync` with EINVAL.
+    for (call, errno) in [("openat", "ENOENT"), ("read", "EBADF"), ("(other)", "EINVAL")] {
+        let found = count(metrics, ERRORS, cgroup, &[("syscall", call), ("errno", errno)])?;
+        ensure!(found == rounds, "{found} of {rounds} errors `{errno}` of `{call}`");
+    }
+    let all = metrics.sum(ERRORS, &[("cgroup", cgroup.kernel_path())]);
+    ensure!(all == 3.0 * rounds, "{all} errors, of {}", 3.0 * rounds);
+    Ok(())
+}
+
+const NONE: CallsReport = CallsReport { rounds: 0, moves: 0 };
+
+/// Ten million calls of four processes; fewer where each instruction is emulated.
+fn calls_and_errors_over_migrations_are_exact() -> Result<()> {
+    let agent = Agent::start(ON)?;
+    let cgroup = TestCgroup::new("calls")?;
+    let truth = load(&cgroup, if has_own_machine() { 50_000 } else { 500_000 }, NONE)?;
+    are_exact(&agent.fresh_metrics()?, &cgroup, truth)
+}
+
+/// The other build has another word before the words of each row of a sensor.
+fn calls_go_on_over_upgrades_and_kills() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let yaml = format!("{}\n{ON}", bpffs.yaml());
+    let mut agent = Agent::start(&yaml)?;
+    let cgroup = TestCgroup::new("upgraded")?;
+    let (ours, theirs) = (agent::binary()?, agent::other_layout()?);
+    let mut truth = NONE;
+    for build in [&theirs, &ours, &ours] {
+        truth = load(&cgroup, 1000, truth)?;
+        agent.restart_as(build, Signal::SIGKILL, &yaml)?;
+        are_exact(&agent.fresh_metrics()?, &cgroup, truth)?;
+    }
+    Ok(())
+}
+
+/// A child begins with the return of the call that made it, which its parent made.
+fn the_begin_of_a_child_is_no_call() -> Result<()> {
+    let agent = Agent::start(ON)?;
+    let cgroup = TestCgroup::new("children")?;
+    let report: StormReport = run(&format!("storm --count 1000 --cgroup {}", cgroup.path().display()))?;
+    let metrics = agent.fresh_metrics()?;
+    let [made, slept] = ["clone", "nanosleep"].map(|call| calls(&metrics, &cgroup, call));
+    let children = f64::from(u32::try_from(report.children)?);
+    ensure!(made == children && slept == children, "{made} `clone` and {slept} `nanosleep` of {report:?}");
+    Ok(())
+}
+
+/// A thread that was stopped begins its call again when it goes on, and the program sees neither.
+fn a_call_that_begins_again_is_interrupted_each_time() -> Result<()> {
+    const STOPS: u32 = 5;
+    let agent = Agent::start(ON)?;
+    let cgroup = TestCgroup::new("stopped")?;
+    let load = reader(&cgroup)?;
+    let pid = Pid::from_raw(i32::try_from(load.pid())?);
+    let reads = |metrics: &Metrics| {
+        let interrupted = [("syscall", "read"), ("errno", "EINTR")];
+        [calls(metrics, &cgroup, "read"), count(metrics, ERRORS, &cgroup, &interrupted).unwrap_or_default()]
+    };
+    let before = reads(&agent.fresh_metrics()?);
+    for _ in 0..STOPS {
+        kill(pid, Signal::SIGSTOP)?;
+        within(Duration::from_secs(20), "the load is stopped", || {
+            Ok((Counts::of(load.pid())?.state == "T").then_some(()))
+        })?;
+        kill(pid, Signal::SIGCONT)?;
+        load.wait_until_blocked()?;
+    }
+    let after = reads(&agent.fresh_metrics()?);
+    let more = [after[0] - before[0], after[1] - before[1]];
+    ensure!(more == [f64::from(STOPS); 2], "{more:?} returns of `read`, and with `EINTR`, for {STOPS} stops");
+    Ok(())
+}
