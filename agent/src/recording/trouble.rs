@@ -28,7 +28,7 @@ use crate::{
 const ACCEPTS: &[&str] = &["inet_csk_accept", "inet_csk_wait_for_connect", "__sys_accept4", "do_accept"];
 /// Functions of the kernel that open a connection.
 const CONNECTS: &str = "__sys_connect";
-/// Beginnings of functions that wait for a lock, without leading underscores.
+/// Beginnings of functions that wait for a lock, without leading underscores and brackets.
 const LOCKS: &[&str] = &[
     "lll_lock_wait",
     "pthread_mutex_lock",
@@ -37,6 +37,9 @@ const LOCKS: &[&str] = &[
     "pthread_rwlock_",
     "std::sys::sync::mutex::",
     "std::sys::sync::rwlock::",
+    // Their callers: a walk by frame pointers skips the function that calls `syscall` of the C library.
+    "std::sync::poison::mutex::",
+    "std::sync::poison::rwlock::",
     "parking_lot::raw_mutex::",
     "parking_lot::raw_rwlock::",
     "runtime.lock2",
@@ -44,13 +47,14 @@ const LOCKS: &[&str] = &[
     // Python's global lock.
     "take_gil",
 ];
-/// Beginnings of functions that wait for work or for the end of a thread, without leading underscores.
+/// Beginnings of functions that wait for work or for the end of a thread, without leading underscores and brackets.
 const QUEUES: &[&str] = &[
     "pthread_cond_",
     "pthread_join",
     "pthread_clockjoin",
     "std::condition_variable",
     "std::sys::sync::condvar::",
+    "std::sync::poison::condvar::",
     "std::sys::sync::thread_parking::",
     "parking_lot::condvar::",
     "runtime.notesleep",
@@ -243,8 +247,8 @@ impl<'a> Wait<'a> {
         let begins = |names: &[&str], name: &str| names.iter().any(|beginning| name.starts_with(beginning));
         let mut tells = None;
         for name in names(self.stack, false).take(LOOKED_AT) {
-            // `__GI___lll_lock_wait` of glibc
-            let name = name.trim_start_matches('_');
+            // `__GI___lll_lock_wait` of glibc, and `<std::sys::sync::mutex::futex::Mutex>::lock_contended` of Rust
+            let name = name.trim_start_matches(['_', '<']);
             let name = name.strip_prefix("GI_").unwrap_or(name).trim_start_matches('_');
             if begins(LOCKS, name) {
                 return Some(true);

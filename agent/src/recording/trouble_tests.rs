@@ -26,6 +26,7 @@ fn a_wait_is_judged_by_its_state_its_reason_its_end_and_its_waker() {
     let one = |reason| waits(reason, 1.0);
     let futex = |user: &[&str]| on_stack(stack(&["futex_wait", "do_futex"], user), one(Futex));
     let accept = || on_stack(stack(&["inet_csk_accept", "__sys_accept4"], &["accept"]), one(Network));
+    let rust = |function: &str| futex(&["syscall", function, "podperf::work"]);
     let (lock, condition) = (&["__GI___lll_lock_wait", "add_item"], &["pthread_cond_wait@@GLIBC_2.3.2", "next_job"]);
     for (case, sample, expected) in [
         ("others have the CPUs", in_state(WaitState::RunQueue, one(RunQueue)), Trouble(reason(RunQueue))),
@@ -38,6 +39,10 @@ fn a_wait_is_judged_by_its_state_its_reason_its_end_and_its_waker() {
         ("stopped by a signal", that_go_on(one(Stopped)), Trouble(reason(Stopped))),
         ("a mutex", ended_by(OWN, futex(lock)), Trouble(Cause::Lock)),
         ("a deadlock with names", that_go_on(futex(lock)), Trouble(Cause::Lock)),
+        ("a mutex of Rust", ended_by(OWN, rust("std::sync::poison::mutex::Mutex<T>::lock")), Trouble(Cause::Lock)),
+        ("its slow path", rust("<std::sys::sync::mutex::futex::Mutex>::lock_contended"), Trouble(Cause::Lock)),
+        ("a job in Rust", ended_by(OWN, rust("std::sync::poison::condvar::Condvar::wait")), Idle),
+        ("its slow path", rust("<std::sys::sync::condvar::futex::Condvar>::wait_optional_timeout"), Idle),
         ("Python's lock", futex(&["pthread_cond_timedwait", "take_gil"]), Trouble(Cause::Lock)),
         ("a worker gets a job", ended_by(OWN, futex(condition)), Idle),
         ("a worker without a job", that_go_on(futex(condition)), Parked),

@@ -119,6 +119,10 @@ mod tests {
             ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)"),
             ("_ZN4core3fmt5write17h0123456789abcdefE", "core::fmt::write"),
             ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
+            (
+                "_RNvMNtNtNtNtCsjrHSEGnQ3l9_3std3sys4sync5mutex5futexNtB2_5Mutex14lock_contended",
+                "<std::sys::sync::mutex::futex::Mutex>::lock_contended",
+            ),
             ("runtime.goexit.abi0", "runtime.goexit.abi0"),
             ("memcpy@@GLIBC_2.14", "memcpy"),
             ("@", "@"),
