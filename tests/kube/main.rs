@@ -2,6 +2,7 @@
 
 mod access;
 mod cardinality;
+mod causes;
 mod check;
 mod churn;
 mod counted;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
             strange::TESTS,
             large::TESTS,
             slow::TESTS,
+            causes::TESTS,
             dashboards::TESTS,
             drawing::TESTS,
             examples::TESTS,

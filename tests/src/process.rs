@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
@@ -216,6 +217,13 @@ pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu).with_context(|| format!("cpu {cpu} is beyond what the C library knows"))?;
     sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("failed to pin to cpu {cpu}"))
+}
+
+/// Sets the nice value of the calling thread and of the threads that it starts from now on.
+pub fn renice(nice: i32) -> Result<()> {
+    // SAFETY: it takes numbers and touches no memory; 0 is the calling thread.
+    let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+    Errno::result(set).context("failed to set the priority").map(drop)
 }
 
 /// Returns the CPU time of any process whose clock may be read.

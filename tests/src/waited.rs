@@ -55,7 +55,8 @@ fn threads(pid: u32) -> impl Iterator<Item = (u32, Duration)> {
     })
 }
 
-fn own() -> Duration {
+/// Returns the time for which the calling thread has waited for a CPU.
+pub(crate) fn own() -> Duration {
     waited(&fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default())
 }
 

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
-    blocked, calls, churn, cpu, crowd, descriptors, faults, flood, hoard, hog, instructions, lives, locks, mixed,
-    moved, paths, ring, sites, sleepers, storm, thicket, wakeups,
+    blocked, calls, causes, churn, cpu, crowd, descriptors, faults, flood, hoard, hog, instructions, lives, locks,
+    mixed, moved, paths, ring, sites, sleepers, storm, thicket, wakeups,
 };
 use podperf_tests::process;
 use serde::Serialize;
@@ -33,6 +33,8 @@ enum Load {
     Blocked(blocked::BlockedArgs),
     /// Make system calls with known errnos, in processes that go from CPU to CPU
     Calls(calls::CallsArgs),
+    /// Lose time for a known cause, or have nothing to do, until stdin has a line or ends
+    Causes(causes::CausesArgs),
     /// Read from a pipe often and soon, and from a socket seldom and late, by one call
     Descriptors(descriptors::DescriptorsArgs),
     /// Fork children that burn CPU time for some milliseconds, several at a time
@@ -95,6 +97,7 @@ fn run(cli: Cli) -> Result<()> {
         }
         Load::Blocked(args) => report(&blocked::run(&args)?),
         Load::Calls(args) => report(&calls::run(&args)?),
+        Load::Causes(args) => report(&causes::run(&args)?),
         Load::Descriptors(args) => report(&descriptors::run(&args)?),
         Load::Hoard(args) => report(&hoard::run(&args)?),
         Load::Lives(args) => report(&lives::run(&args)?),

@@ -6,6 +6,7 @@
 
 pub mod blocked;
 pub mod calls;
+pub mod causes;
 pub mod churn;
 pub mod cpu;
 pub mod crowd;

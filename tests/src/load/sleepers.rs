@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use nix::errno::Errno;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -94,9 +93,7 @@ pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
         process::pin(cpu)?;
     }
     if let Some(nice) = args.nice {
-        // SAFETY: it takes numbers and touches no memory; 0 is the calling process.
-        let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
-        Errno::result(set).context("failed to set the priority")?;
+        process::renice(nice)?;
     }
     if args.fifo {
         set_scheduler("SCHED_FIFO", libc::SCHED_FIFO, 1)?;
