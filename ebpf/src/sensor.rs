@@ -39,12 +39,26 @@ pub struct DropReason {
 pub struct Program {
     /// Its name in the object, which begins with the name of the sensor.
     pub name: &'static str,
-    /// The BTF-typed tracepoint that it is attached to.
-    pub tracepoint: &'static str,
-    /// The first kernel with this tracepoint, such as `Linux 5.19`. On a kernel without it the sensor is unsupported.
-    pub since: &'static str,
+    /// The place in the kernel, or in programs, that calls it.
+    pub hook: Hook,
     /// The context in which it runs, for docs/programs.md.
     pub context: &'static str,
+}
+
+/// A place that calls a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// A BTF-typed tracepoint.
+    Tracepoint {
+        /// Its name.
+        name: &'static str,
+        /// The first kernel with it, such as `Linux 5.19`. On a kernel without it the sensor is unsupported.
+        since: &'static str,
+    },
+    /// The begin of each function that the configuration names: a kprobe or a uprobe.
+    FunctionBegin,
+    /// The return from each such function: a kretprobe or a uretprobe.
+    FunctionEnd,
 }
 
 /// Returns whether the programs have these names, in this order.

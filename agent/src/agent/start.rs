@@ -30,7 +30,7 @@ use crate::{
     model::status::{State, Status},
     pods::{self, DaemonSet},
     recording::Windows,
-    stacks::{self, LineFinder, Naming, SymbolCounts, debuginfod, unwinder},
+    stacks::{self, LineFinder, Naming, SymbolCounts, debuginfod, probing, unwinder},
     telemetry::{heartbeat::Heartbeats, logs::LogCounts},
 };
 
@@ -82,6 +82,11 @@ pub fn start(
     let checkpoint = Checkpoint::find(store, &sensors, &status);
     set_states(&status, &config, &sensors, host);
     let samples = parts::sampling(&config, host, &sensors.samples());
+    if let Some(probes) = sensors.probes() {
+        let (functions, unreadable) = (parts::functions(&config), parts::unreadable_programs(host));
+        probing::start(probes, functions, unreadable, status.clone(), config.testing.sandbox)
+            .context("failed to start a thread for the probes of functions")?;
+    }
 
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (process_sender, processes) = mpsc::sync_channel(PROCESSES_WAITING);

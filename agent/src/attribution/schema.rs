@@ -6,7 +6,11 @@ use std::collections::{HashMap, HashSet};
 use super::NumberSet;
 use crate::{
     kernel::OpenCounter,
-    model::{facts::Fact, sensors, usage::Usage},
+    model::{
+        facts::Fact,
+        sensors::{self, Sensor},
+        usage::Usage,
+    },
 };
 
 /// The labels of a usage's numbers, in their order.
@@ -38,9 +42,17 @@ impl Schema {
             .chain(slots.iter().map(|(name, _)| counter_label(name)))
             .chain((0..groups).map(|group| format!("enabled {}", leader(group))))
             .chain((0..groups).map(|group| format!("running {}", leader(group))))
-            .chain(sensors::saved_as())
+            .chain(sensors::saved_as(&[]))
             .collect();
         Self { labels, slots, groups }
+    }
+
+    /// Returns the schema for sensors whose labels the configuration gives: they are in `described` with these labels.
+    #[must_use]
+    pub fn naming(mut self, described: &[&'static Sensor]) -> Self {
+        self.labels.truncate(self.labels.len().saturating_sub(sensors::words()));
+        self.labels.extend(sensors::saved_as(described));
+        self
     }
 
     /// Returns the labels of the numbers.
@@ -206,7 +218,7 @@ mod tests {
             "running cache-misses",
         ];
         assert_eq!(schema.labels()[..expected.len()], expected);
-        assert_eq!(schema.labels()[expected.len()..], sensors::saved_as());
+        assert_eq!(schema.labels()[expected.len()..], sensors::saved_as(&[]));
     }
 
     #[test]

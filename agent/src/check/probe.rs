@@ -22,7 +22,9 @@ use crate::{
         memory::{Limit, map_bytes},
     },
     limits::memory::Budget,
+    model::functions::SENSOR,
     pods,
+    stacks::probing,
     transport::http::{Client, connector},
 };
 
@@ -146,7 +148,12 @@ fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Started> {
         ..parts::sensor_settings(config, host)
     };
     let sensors = Sensors::start(&settings, &Plan::default(), None)?;
-    let states = sensors.sensor_states().to_vec();
+    let mut states = sensors.sensor_states().to_vec();
+    if let Some(probes) = sensors.probes() {
+        let tried = probing::try_once(probes, parts::functions(config), parts::unreadable_programs(host));
+        let own = states.iter_mut().filter(|of| of.sensor.names.sensor == SENSOR);
+        own.for_each(|of| (of.state, of.detail) = tried.clone());
+    }
     Ok(Started {
         tracepoint: sensors.tracepoint(),
         sees_all_tasks: in_initial_pid_namespace(),

@@ -17,6 +17,7 @@ use crate::{
     kernel::{Begin, CpuTotals, MapUse, Previous, RawReading, Sensors, clock::monotonic_ns},
     model::{
         facts::Facts,
+        functions,
         ids::CgroupId,
         status::{State, Status},
         usage::Usage,
@@ -125,10 +126,11 @@ pub(super) struct Checkpointer {
 impl Checkpoint {
     /// Restores the state from the checkpoint, and adds the counts of previous programs that it does not include yet.
     pub(super) fn restore(self, sensors: &mut Sensors, readings: &mut Readings) -> (Checkpointer, Restored) {
-        let schema = Schema::of(sensors.counters());
+        let on: Vec<_> = sensors.sensor_states().iter().map(|of| of.sensor).collect();
+        let schema = Schema::of(sensors.counters()).naming(&on);
         let identity = sensors.identity();
         let (has_checkpoint, saved) = (self.state.is_some(), self.state.unwrap_or_default());
-        let theirs = Schema::of_slots(saved.slots);
+        let theirs = Schema::of_slots(saved.slots).naming(functions::saved(&saved.labels).as_slice());
         let same_rows = saved.identity == identity;
         // The totals of these programs begin at zero. If the identity of the checkpoint is known here, its base is
         // added; otherwise, the totals that the previous agent had shown are added.

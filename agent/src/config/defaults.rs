@@ -31,6 +31,7 @@ impl Default for Config {
             pmu: Pmu::default(),
             overhead: Overhead::default(),
             sensors: sensors::defaults(),
+            functions: Vec::new(),
             stacks: Stacks::default(),
             otlp: Otlp::default(),
             testing: Testing::default(),

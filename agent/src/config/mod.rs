@@ -6,6 +6,7 @@
 mod debuginfod;
 mod defaults;
 mod duration;
+mod functions;
 mod otlp;
 pub mod parts;
 mod runner;
@@ -32,6 +33,7 @@ use crate::{
 
 use crate::limits::max_memory::MaxMemory;
 pub use debuginfod::Debuginfod;
+pub use functions::FunctionKeys;
 pub use otlp::{Otlp, PushedMetrics, Tls};
 pub use runner::Runner;
 pub use sensors::SensorKeys;
@@ -60,6 +62,7 @@ pub struct Config {
     pub overhead: Overhead,
     #[serde(deserialize_with = "sensors::read")]
     pub sensors: BTreeMap<String, SensorKeys>,
+    pub functions: Vec<FunctionKeys>,
     pub stacks: Stacks,
     pub otlp: Otlp,
     #[serde(skip)]
@@ -343,6 +346,7 @@ impl Config {
                 self.overhead.interrupt_isolated_cpus != new.overhead.interrupt_isolated_cpus,
             ),
             ("sensors", self.sensors != new.sensors),
+            ("functions", self.functions != new.functions),
             ("stacks", self.stacks != new.stacks),
             ("otlp", self.otlp != new.otlp),
         ];
@@ -409,6 +413,7 @@ impl TryFrom<Config> for Settings {
             return Err(bad("restart.daemonSet", format!("`{daemon_set}` (as in `NAMESPACE/NAME`)")));
         }
         sensors::check(&config)?;
+        functions::check(&config)?;
         let at_least = [
             ("cgroups.max", config.cgroups.max >= 16, "needs at least 16"),
             // NaN is in no range.

@@ -15,6 +15,7 @@ use crate::{
     limits::memory::{Budget, Mebi, OWN_BYTES},
     model::{
         duration::nanoseconds,
+        functions::{self, Function},
         mode::Mode,
         sensors::{ALL, Sensor},
         status::State,
@@ -103,10 +104,28 @@ fn all_isolated(config: &Config, host: &Host) -> Vec<u32> {
     if tested.is_empty() { host.isolation.cpus() } else { tested.clone() }
 }
 
-/// Returns the sensors that are on.
+/// Returns the sensors that are on. The configuration gives the labels of the sensor `functions`.
 #[must_use]
 pub fn sensors(config: &Config) -> Vec<&'static Sensor> {
-    ALL.into_iter().filter(|sensor| super::sensors::is_on(config, sensor)).collect()
+    let names: Vec<String> = functions(config).into_iter().map(|function| function.name).collect();
+    let described = |sensor: &'static Sensor| match sensor.names.sensor {
+        functions::SENSOR => functions::described(&names).unwrap_or(sensor),
+        _ => sensor,
+    };
+    ALL.into_iter().filter(|sensor| super::sensors::is_on(config, sensor)).map(described).collect()
+}
+
+/// Returns the functions that the sensor `functions` measures.
+#[must_use]
+pub fn functions(config: &Config) -> Vec<Function> {
+    super::functions::wanted(config)
+}
+
+/// Returns what the agent lacks on this machine to read the files of all programs, with the way out; `None` if it lacks
+/// nothing.
+#[must_use]
+pub fn unreadable_programs(host: &Host) -> Option<String> {
+    lacks_for_tables(host).map(|(what, way)| format!("{what} ({way})"))
 }
 
 /// Compares the sizes of the maps with the budget. If the budget is only a share of the container's memory limit, the

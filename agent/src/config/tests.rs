@@ -176,13 +176,20 @@ fn a_sensor_that_is_not_in_the_file_keeps_its_default() {
     let on: Vec<_> = config.sensors.iter().map(|(name, keys)| (name.as_str(), keys.enabled)).collect();
     assert_eq!(
         on,
-        [("calls", false), ("histograms", false), ("interrupts", false), ("locks", true), ("syscalls", false)]
+        [
+            ("calls", false),
+            ("functions", false),
+            ("histograms", false),
+            ("interrupts", false),
+            ("locks", true),
+            ("syscalls", false)
+        ]
     );
     assert_eq!(Config::parse("sensors: {}").unwrap(), Config::default());
     let message = refusal("sensors: {lokcs: {enabled: true}}");
     assert!(
         message.contains(
-            "no sensor has the name `lokcs` (there is `calls`, `histograms`, `interrupts`, `locks`, `syscalls`)"
+            "no sensor has the name `lokcs` (there is `calls`, `functions`, `histograms`, `interrupts`, `locks`, `syscalls`)"
         ),
         "{message}"
     );

@@ -101,6 +101,9 @@ pub(super) fn layout(
             .global(names.enabled, 1_u8)
             .size(names.rows, rows.sensor_slots())
             .size(names.rows_by_id, rows.sensor_slots());
+        // The configuration may give the labels. Rows hold the same words only under the same labels.
+        let series = sensor.families.iter().flat_map(|family| family.series);
+        layout = layout.besides(format!("{:?}", series.map(|series| series.label).collect::<Vec<_>>()));
         for map in sensor.maps {
             layout = layout.size(map.name, rows.sensor_slots().saturating_mul(map.per_slot));
         }

@@ -3,7 +3,7 @@
 use aya::{
     Btf,
     maps::{Map, MapData, RingBuf},
-    programs::{BtfTracePoint, Iter, RawTracePoint},
+    programs::{BtfTracePoint, Iter, KProbe, RawTracePoint},
 };
 use podperf_ebpf::abi;
 use tracing::debug;
@@ -76,6 +76,14 @@ pub(super) fn load_raw(object: &mut Object, program: &'static str, tracepoint: O
         object.keep_attached(program, link);
     }
     Ok(())
+}
+
+/// Loads a program that functions call. Nothing calls it yet.
+pub(super) fn load_probe(object: &mut Object, program: &'static str) -> Result<(), LoadError> {
+    let failed = |source| LoadError::refused(program, source);
+    let loaded: &mut KProbe =
+        object.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
+    loaded.load().map_err(failed)
 }
 
 /// Loads and attaches an iterator over tasks; its program runs when the iterator is read.

@@ -17,8 +17,9 @@ const OBJ_PIN: libc::c_long = 6;
 const OBJ_GET: libc::c_long = 7;
 const LINK_CREATE: libc::c_long = 28;
 const ITER_CREATE: libc::c_long = 33;
-/// The iterator's value of `enum bpf_attach_type`.
+/// The iterator's value of `enum bpf_attach_type`, and that of a perf event.
 const TRACE_ITER: u32 = 28;
+const PERF_EVENT: u32 = 41;
 
 /// The attributes of `BPF_OBJ_PIN` and `BPF_OBJ_GET`.
 #[repr(C)]
@@ -35,6 +36,8 @@ struct LinkAttr {
     target: u32,
     attach_type: u32,
     flags: u32,
+    /// Only for a perf event: the value that the program asks for.
+    cookie: u64,
 }
 
 /// The attributes of `BPF_ITER_CREATE`.
@@ -59,7 +62,15 @@ pub(super) fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 
 /// Attaches an iterator's program, and returns the link.
 pub(super) fn attach_iterator(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    open(LINK_CREATE, &LinkAttr { program: number(program), target: 0, attach_type: TRACE_ITER, flags: 0 })
+    let (program, attach_type) = (number(program), TRACE_ITER);
+    open(LINK_CREATE, &LinkAttr { program, target: 0, attach_type, flags: 0, cookie: 0 })
+}
+
+/// Makes a perf event call a program, and returns the link. `cookie` is the value that the program gets from
+/// `bpf_get_attach_cookie`.
+pub(super) fn attach_to_event(program: BorrowedFd<'_>, event: BorrowedFd<'_>, cookie: u64) -> io::Result<OwnedFd> {
+    let (program, target, attach_type) = (number(program), number(event), PERF_EVENT);
+    open(LINK_CREATE, &LinkAttr { program, target, attach_type, flags: 0, cookie })
 }
 
 /// Returns a file that runs an iterator's program when it is read.

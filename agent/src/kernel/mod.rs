@@ -35,6 +35,7 @@ mod object;
 mod orders;
 mod perf;
 mod presence;
+mod probes;
 pub mod proc;
 mod programs;
 mod raw;
@@ -61,6 +62,7 @@ pub(crate) use descriptors::{own_descriptors, raise_open_files};
 pub use error::LoadError;
 pub use load::{SensorSettings, Tracepoint};
 pub use orders::Lowered;
+pub use probes::{Probe, Probes};
 #[cfg(test)]
 pub(crate) use programs::DROPS;
 pub(crate) use programs::SAMPLE;

@@ -148,9 +148,12 @@ impl Object {
     /// Detaches and unloads a program that this agent has loaded.
     pub(super) fn unload(&mut self, name: &str) {
         self.links.retain(|(of, _)| *of != name);
-        if let Some(Program::BtfTracePoint(program)) = self.program_mut(name)
-            && let Err(error) = program.unload()
-        {
+        let unloaded = match self.program_mut(name) {
+            Some(Program::BtfTracePoint(program)) => program.unload(),
+            Some(Program::KProbe(program)) => program.unload(),
+            _ => Ok(()),
+        };
+        if let Err(error) = unloaded {
             // It was not loaded.
             debug!(program = name, %error, "not unloaded");
         }

@@ -1,6 +1,7 @@
 //! `perf_event_open(2)` and what can be done with its descriptors.
 
 use std::{
+    ffi::CStr,
     io,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
@@ -57,12 +58,28 @@ fn control(leader: BorrowedFd<'_>, command: libc::c_ulong) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn open(attr: &Attr, cpu: u32, leader: Option<RawFd>) -> io::Result<OwnedFd> {
+/// Opens a probe of a function, for all tasks on all CPUs: `kind` and `config` are those of the PMU `kprobe` or `uprobe`.
+/// `target` is a function of the kernel or the path of a file, and `offset` the place in it.
+pub(super) fn open_probe(kind: u32, config: u64, target: &CStr, offset: u64) -> io::Result<OwnedFd> {
+    let mut raw = empty(kind, config);
+    raw.__bindgen_anon_3.config1 = target.as_ptr() as u64;
+    raw.__bindgen_anon_4.config2 = offset;
+    // The kernel wants a CPU, but its probes call programs on each CPU.
+    open_raw(&raw, 0, None)
+}
+
+/// Returns an attr whose other numbers are all zero.
+fn empty(kind: u32, config: u64) -> perf_event_attr {
     // SAFETY: all-zero is a valid attr: numbers, and unions of numbers.
     let mut raw: perf_event_attr = unsafe { std::mem::zeroed() };
-    raw.type_ = attr.kind;
+    raw.type_ = kind;
     raw.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
-    raw.config = attr.config;
+    raw.config = config;
+    raw
+}
+
+fn open(attr: &Attr, cpu: u32, leader: Option<RawFd>) -> io::Result<OwnedFd> {
+    let mut raw = empty(attr.kind, attr.config);
     raw.read_format = READ_FORMAT;
     raw.__bindgen_anon_3.config1 = attr.config1;
     raw.__bindgen_anon_4.config2 = attr.config2;
@@ -71,9 +88,13 @@ fn open(attr: &Attr, cpu: u32, leader: Option<RawFd>) -> io::Result<OwnedFd> {
     raw.set_disabled(leader.is_none().into());
     raw.set_exclude_user(attr.exclude_user.into());
     raw.set_exclude_kernel(attr.exclude_kernel.into());
-    // SAFETY: `raw` is an initialised attr of the size it states, and outlives the call.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const raw, -1, cpu, leader.unwrap_or(-1), CLOEXEC) };
+    open_raw(&raw, cpu, leader)
+}
+
+fn open_raw(raw: &perf_event_attr, cpu: u32, leader: Option<RawFd>) -> io::Result<OwnedFd> {
+    let (attr, leader) = (std::ptr::from_ref(raw), leader.unwrap_or(-1));
+    // SAFETY: `raw` is an initialised attr of the size it states. It and the text of a probe outlive the call.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, -1, cpu, leader, CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

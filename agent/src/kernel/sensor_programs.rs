@@ -6,12 +6,12 @@ use aya::Btf;
 use podperf_ebpf::abi;
 
 use super::{
-    attach::attach_btf,
+    attach::{attach_btf, load_probe},
     object::{Object, fd},
     raw::{self, Then},
 };
 use crate::model::{
-    sensors::{self, Program, Sensor},
+    sensors::{self, Hook, Program, Sensor},
     status::State,
 };
 
@@ -62,10 +62,14 @@ pub(super) fn supported(wanted: &[&'static Sensor]) -> (Vec<&'static Sensor>, Ve
 fn split(wanted: &[&'static Sensor], there: &BTreeSet<&[u8]>) -> (Vec<&'static Sensor>, Vec<SensorState>) {
     let (mut runs, mut lacks) = (Vec::new(), Vec::new());
     for &sensor in wanted {
-        match sensor.programs.iter().find(|program| !there.contains(program.tracepoint.as_bytes())) {
+        let lacking = |program: &Program| match program.hook {
+            Hook::Tracepoint { name, since } if !there.contains(name.as_bytes()) => Some((name, since)),
+            _ => None,
+        };
+        match sensor.programs.iter().find_map(lacking) {
             None => runs.push(sensor),
-            Some(Program { tracepoint, since, .. }) => {
-                let detail = format!("this kernel has no tracepoint `{tracepoint}` (needs {since})");
+            Some((name, since)) => {
+                let detail = format!("this kernel has no tracepoint `{name}` (needs {since})");
                 lacks.push(SensorState::new(sensor, State::Unsupported, detail));
             }
         }
@@ -83,11 +87,14 @@ fn tracepoints(types: &[u8]) -> BTreeSet<&[u8]> {
 }
 
 /// Attaches the programs of these sensors, which are loaded by this agent, and returns the state of each. A sensor
-/// whose programs cannot all be attached has none of them.
+/// whose programs cannot all be attached has none of them. A program that functions call is only loaded:
+/// [`super::Probes`] attaches it.
 pub(super) fn attach(object: &mut Object, on: &[&'static Sensor], btf: &Btf) -> Vec<SensorState> {
     let mut attach = |sensor: &'static Sensor| {
-        let attached =
-            sensor.programs.iter().try_for_each(|program| attach_btf(object, program.name, program.tracepoint, btf));
+        let attached = sensor.programs.iter().try_for_each(|program| match program.hook {
+            Hook::Tracepoint { name, .. } => attach_btf(object, program.name, name, btf),
+            Hook::FunctionBegin | Hook::FunctionEnd => load_probe(object, program.name),
+        });
         let Err(error) = attached else { return SensorState::healthy(sensor) };
         sensor.programs.iter().for_each(|program| object.unload(program.name));
         let detail = format!("{:#} (its metrics are not complete)", anyhow::Error::new(error));
@@ -160,8 +167,9 @@ mod tests {
 
     #[test]
     fn a_sensor_without_its_tracepoint_is_unsupported_and_the_others_run() {
-        let program = |tracepoint| {
-            Box::leak(Box::new([Program { name: "a_b", tracepoint, since: "Linux 5.19", context: "task" }]))
+        let program = |name| {
+            let hook = Hook::Tracepoint { name, since: "Linux 5.19" };
+            Box::leak(Box::new([Program { name: "a_b", hook, context: "task" }]))
         };
         let sensor = |programs: &'static [Program]| -> &'static Sensor {
             let names = sensors::ALL[0].names;

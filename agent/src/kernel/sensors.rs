@@ -25,6 +25,7 @@ use super::{
     object::{Object, fd, identity},
     orders::apart_ns,
     presence::Presence,
+    probes::Probes,
     programs::{ADOPT, DROPS, ORDERS, RUN, SEE},
     raw::{self, Then},
     reading::{CpuTotals, RawReading},
@@ -250,6 +251,12 @@ impl Sensors {
     #[must_use]
     pub const fn tracepoint(&self) -> Tracepoint {
         self.tracepoint
+    }
+
+    /// Returns the programs that probed functions call; `None` if the sensor `functions` does not run.
+    #[must_use]
+    pub fn probes(&self) -> Option<Probes> {
+        Probes::of(&self.object)
     }
 
     /// Returns the states of the sensors that the configuration turns on.

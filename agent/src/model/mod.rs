@@ -1,10 +1,11 @@
 //! Types that all other modules share: ids, states of waiting threads, kinds of locks, sums of usage, sums by label,
-//! words of sensors, features, modes, and states of parts.
-//! Pure, except for [`random`].
+//! words of sensors, functions to measure, features, modes, and states of parts.
+//! Pure, except for [`random`] and [`functions`].
 
 pub mod duration;
 pub mod facts;
 pub mod feature;
+pub mod functions;
 pub mod ids;
 pub mod labelled;
 pub mod lock;

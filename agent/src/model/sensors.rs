@@ -1,7 +1,7 @@
 //! The words of all sensors in one list: the rows of the sensors of [`ALL`], one after the other. Pure.
 
 pub use podperf_ebpf::{
-    sensor::{DropReason, Family, Program, Sensor, Series, Words},
+    sensor::{DropReason, Family, Hook, Program, Sensor, Series, Words},
     sensors::{ALL, PROGRAMS},
 };
 
@@ -38,14 +38,16 @@ pub fn drops() -> impl Iterator<Item = &'static DropReason> {
 }
 
 /// Returns the name of each word in the checkpoint. Do not rename a sensor, a family or a label: a number
-/// under an unknown name is lost.
+/// under an unknown name is lost. A sensor whose labels the configuration gives is in `described` with these labels.
 #[must_use]
-pub fn saved_as() -> Vec<String> {
+pub fn saved_as(described: &[&'static Sensor]) -> Vec<String> {
     let mut names: Vec<String> =
         all().flat_map(|(sensor, _)| (0..sensor.words).map(|at| format!("{} {at}", sensor.names.sensor))).collect();
     for (sensor, first) in all() {
+        let described = described.iter().find(|of| of.names.sensor == sensor.names.sensor);
+        let families = described.copied().unwrap_or(sensor).families.iter();
         let of_node = sensor.node.iter().map(|family| (format!("node {}", family.name), family));
-        let of_rows = sensor.families.iter().map(|family| (family.name.to_owned(), family));
+        let of_rows = families.map(|family| (family.name.to_owned(), family));
         // A word of both has the name of the rows.
         for (family, Family { series, .. }) in of_node.chain(of_rows) {
             for series in *series {
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn each_word_has_a_name_of_its_own() {
-        let names = saved_as();
+        let names = saved_as(&[]);
         assert_eq!(names.len(), words());
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         let histograms = first_of(named("histograms").unwrap());

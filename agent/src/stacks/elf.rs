@@ -124,6 +124,15 @@ impl Elf {
         self.segments.iter().filter_map(inside).max_by_key(|(code, _)| *code).map(|(_, address)| address)
     }
 
+    /// Returns the offset in the file of code at one of the file's own addresses; `None` if no segment with code has it.
+    pub(super) fn offset_of_code(&self, address: u64) -> Option<u64> {
+        let inside = |(extent, start, code): &(Extent, u64, bool)| {
+            let at = address.checked_sub(*start).filter(|at| *code && *at < extent.size)?;
+            extent.offset.checked_add(at)
+        };
+        self.segments.iter().find_map(inside)
+    }
+
     fn read_segments<H: FileHeader<Endian = LittleEndian>>(&mut self, file: &(impl ReadAt + ?Sized), header: &H) {
         let (at, size) = (header.e_phoff(LittleEndian).into(), header.e_phentsize(LittleEndian).into());
         let bytes = table::<H::ProgramHeader>(file, at, size, header.e_phnum(LittleEndian).into(), MAX_SEGMENTS);

@@ -3,7 +3,7 @@
 
 use object::{
     LittleEndian,
-    elf::{STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT, Sym32, Sym64},
+    elf::{SHN_UNDEF, STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT, Sym32, Sym64},
     pod,
     read::elf::Sym,
 };
@@ -70,11 +70,40 @@ pub(super) fn exported_word(elf: &Elf, file: &(impl ReadAt + ?Sized), name: &[u8
             return;
         }
         compared += 1;
-        let at = table.strings.offset.checked_add(symbol.st_name(LittleEndian).into());
-        let text = at.and_then(|at| read_exact(file, at, name.len() as u64));
-        found = text.filter(|text| *text == name).map(|_| symbol.st_value(LittleEndian));
+        found = is_named(table, file, symbol, &name).then(|| symbol.st_value(LittleEndian));
     });
     found
+}
+
+/// Returns the file's own address of the function with this name in a symbol table, which is the mangled name in C++ and
+/// Rust; `None` if it is not there.
+pub(super) fn address_of(elf: &Elf, file: &(impl ReadAt + ?Sized), name: &str) -> Option<u64> {
+    let find = if elf.is_64 { find::<Sym64<LittleEndian>> } else { find::<Sym32<LittleEndian>> };
+    let name = [name.as_bytes(), b"\0"].concat();
+    [elf.symbols, elf.dynamic].into_iter().flatten().find_map(|table| find(table, file, &name))
+}
+
+/// Searches one table for a function of this file. `name` ends with a zero.
+fn find<S: Sym<Endian = LittleEndian>>(table: SymbolTable, file: &(impl ReadAt + ?Sized), name: &[u8]) -> Option<u64> {
+    let mut found = None;
+    for_each(table.symbols, file, |symbol: &S| {
+        let is_function = symbol.st_type() == STT_FUNC && symbol.st_shndx(LittleEndian) != SHN_UNDEF;
+        if found.is_none() && is_function && is_named(table, file, symbol, name) {
+            found = Some(symbol.st_value(LittleEndian).into());
+        }
+    });
+    found
+}
+
+/// Returns whether a symbol has this name, which ends with a zero.
+fn is_named<S: Sym<Endian = LittleEndian>>(
+    table: SymbolTable,
+    file: &(impl ReadAt + ?Sized),
+    symbol: &S,
+    name: &[u8],
+) -> bool {
+    let at = table.strings.offset.checked_add(symbol.st_name(LittleEndian).into());
+    at.and_then(|at| read_exact(file, at, name.len() as u64)).is_some_and(|text| text == name)
 }
 
 /// Searches one table. A function of assembler code may have no size: then it reaches to the next function. In the
@@ -209,6 +238,18 @@ mod tests {
     }
 
     #[test]
+    fn a_function_is_found_by_its_name_and_where_it_is_in_the_file() {
+        let file = example::file();
+        let elf = Elf::parse(&file[..]).unwrap();
+        let find = |name: &str| address_of(&elf, &file[..], name);
+        assert_eq!((find("first"), find("second")), (Some(0x40_1000), Some(0x40_1020)));
+        // A part of a name, data, and a function that is not in the file or has no type.
+        assert_eq!(["firs", "irst", "", "none", "_start"].map(find), [None; 5]);
+        assert_eq!(elf.offset_of_code(0x40_1020), Some(0x120));
+        assert_eq!([0x40_0fff, 0x40_1040, 0x100].map(|address| elf.offset_of_code(address)), [None; 3]);
+    }
+
+    #[test]
     fn a_large_file_of_this_machine_is_read_in_pieces() {
         let file = File::open("/proc/self/exe").unwrap();
         let elf = Elf::parse(&file).unwrap();
@@ -318,6 +359,9 @@ mod tests {
             }
             file.truncate(length.max(64));
             names(&file[..], &[0, 0x40_1000, 0x40_1031, u64::MAX]);
+            if let Some(elf) = Elf::parse(&file[..]) {
+                address_of(&elf, &file[..], "second").and_then(|address| elf.offset_of_code(address));
+            }
         }
     }
 }

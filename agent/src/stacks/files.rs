@@ -42,6 +42,11 @@ impl FileId {
     pub(super) fn of(file: &File) -> io::Result<Self> {
         file.metadata().map(|metadata| Self::from(&metadata))
     }
+
+    /// Returns the identity that a file of an image's layer has in all containers: each has a device of its own.
+    pub(super) const fn on_any_device(&self) -> Self {
+        Self { device: 0, ..*self }
+    }
 }
 
 impl From<&Metadata> for FileId {

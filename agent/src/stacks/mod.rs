@@ -2,6 +2,7 @@
 //!
 //! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects`, `lines`, `vdso` and `code`
 //! read the files that processes have mapped, on the threads of `reader`. `debuginfod` asks servers for debug files.
+//! `probing` finds the functions that the configuration names, and probes them.
 //! `unwinder` reads the ring of copies, and `turns` unwinds them. All other modules are pure. Mapped files are
 //! untrusted: `read_at`, `elf`, `elf_symbols`, `go_functions`, `go_module`, `line_table`, `debug_section`, `perf_map`,
 //! `maps`, `demangle`, `hotspot`, `copied` and `dwarf` accept any bytes.
@@ -33,6 +34,7 @@ mod nearest;
 mod objects;
 mod packed_symbols;
 mod perf_map;
+pub mod probing;
 mod process;
 pub mod profile;
 mod read_at;

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use crate::{
     LOCKS,
     abi::{PODPERF_LOCKS, podperf_lock_wait, podperf_lock_waits, podperf_locks},
-    sensor::{DropReason, Family, Label, Map, Program, Sensor, Series, Unit, Words, names},
+    sensor::{DropReason, Family, Hook, Label, Map, Program, Sensor, Series, Unit, Words, names},
 };
 
 /// Returns the word at this offset.
@@ -88,20 +88,17 @@ pub(super) static SENSOR: Sensor = Sensor {
     programs: &[
         Program {
             name: "locks_contention_end",
-            tracepoint: "contention_end",
-            since: TRACEPOINTS,
+            hook: Hook::Tracepoint { name: "contention_end", since: TRACEPOINTS },
             context: WHEREVER_LOCKS_ARE,
         },
         Program {
             name: "locks_contention_begin",
-            tracepoint: "contention_begin",
-            since: TRACEPOINTS,
+            hook: Hook::Tracepoint { name: "contention_begin", since: TRACEPOINTS },
             context: WHEREVER_LOCKS_ARE,
         },
         Program {
             name: "locks_waking",
-            tracepoint: "sched_waking",
-            since: TRACEPOINTS,
+            hook: Hook::Tracepoint { name: "sched_waking", since: TRACEPOINTS },
             context: "task, softirq or interrupt; the woken task locked, interrupts off",
         },
     ],

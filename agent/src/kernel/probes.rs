@@ -1,0 +1,99 @@
+//! Probes: functions of the kernel and of programs that call the programs of the sensor `functions`.
+
+use std::{
+    ffi::{CStr, CString},
+    fs, io,
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use podperf_ebpf::abi;
+
+use super::{descriptor::attach_to_event, object::Object, perf::open_probe, sensor_programs::programs};
+use crate::{events::SYSFS, model::sensors::Hook};
+
+/// The programs that probed functions call.
+#[derive(Debug)]
+pub struct Probes {
+    begin: OwnedFd,
+    end: OwnedFd,
+}
+
+/// A probed function. The probe ends when this is dropped.
+#[derive(Debug)]
+pub struct Probe {
+    _links: [OwnedFd; 2],
+}
+
+/// A kind of probes of the kernel.
+struct Kind {
+    /// The type for `perf_event_open(2)`.
+    kind: u32,
+    /// The configuration of a probe at the return.
+    at_return: u64,
+}
+
+impl Probes {
+    /// Returns the programs; `None` if they do not run.
+    pub(super) fn of(object: &Object) -> Option<Self> {
+        let called_at = |hook: Hook| {
+            let (_, program) = programs().find(|(_, program)| program.hook == hook)?;
+            object.descriptor(program.name)?.try_clone_to_owned().ok()
+        };
+        Some(Self { begin: called_at(Hook::FunctionBegin)?, end: called_at(Hook::FunctionEnd)? })
+    }
+
+    /// Probes a function of the kernel. `place` is its place in the configuration.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel has no such probes, or refuses this one: the reason, and the remedy.
+    pub fn kernel(&self, place: u32, function: &str) -> Result<Probe, String> {
+        let kind = kind("kprobe").ok_or("this kernel has no kprobes (needs CONFIG_KPROBE_EVENTS=y)")?;
+        let target = CString::new(function).map_err(|error| error.to_string())?;
+        self.attach(&kind, place | abi::PODPERF_FUNCTION_OF_KERNEL, &target, 0).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::ENOENT) => "the kernel has no function of this name, or only inlines it".to_owned(),
+                Some(libc::EINVAL | libc::EOPNOTSUPP) => "the kernel allows no probe in this function".to_owned(),
+                Some(libc::EPERM | libc::EACCES) => refused(&error, "no kernel lockdown"),
+                _ => error.to_string(),
+            }
+        })
+    }
+
+    /// Probes the function at `offset` in the file, for all processes.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel has no such probes, or refuses this one: the reason, and the remedy.
+    pub fn program(&self, place: u32, file: BorrowedFd<'_>, offset: u64) -> Result<Probe, String> {
+        let kind = kind("uprobe").ok_or("this kernel has no uprobes (needs CONFIG_UPROBE_EVENTS=y)")?;
+        // This path leads to the open file, whatever has its name by now.
+        let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
+        let target = CString::new(path).map_err(|error| error.to_string())?;
+        self.attach(&kind, place, &target, offset).map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => refused(&error, "a seccomp profile that allows perf_event_open(2)"),
+            _ => error.to_string(),
+        })
+    }
+
+    /// The probe at the return comes first: no call begins that it does not see.
+    fn attach(&self, kind: &Kind, cookie: u32, target: &CStr, offset: u64) -> io::Result<Probe> {
+        let attach = |program: &OwnedFd, config| {
+            let event = open_probe(kind.kind, config, target, offset)?;
+            attach_to_event(program.as_fd(), event.as_fd(), cookie.into())
+        };
+        Ok(Probe { _links: [attach(&self.end, kind.at_return)?, attach(&self.begin, 0)?] })
+    }
+}
+
+fn refused(error: &io::Error, besides: &str) -> String {
+    format!("{error} (needs CAP_PERFMON, and {besides})")
+}
+
+/// Returns the kind of this name; `None` if the kernel does not have it.
+fn kind(name: &str) -> Option<Kind> {
+    let read = |file: &str| fs::read_to_string(Path::new(SYSFS).join(name).join(file)).ok();
+    let bit: u32 = read("format/retprobe")?.trim().strip_prefix("config:")?.parse().ok()?;
+    Some(Kind { kind: read("type")?.trim().parse().ok()?, at_return: 1_u64.checked_shl(bit)? })
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Measures calls of functions that the configuration names. The agent attaches both programs to each of them, with a
+ * cookie that says which function it is: as kprobe and kretprobe, or as uprobe and uretprobe. Both are of one kind of
+ * program.
+ *
+ * If the kernel itself calls a function while it changes a hash table, the kernel refuses that table to the program,
+ * and the call counts as a drop.
+ */
+#include "cgroup.bpf.h"
+#include "control.bpf.h"
+#include "drops.bpf.h"
+#include "functions.bpf.h"
+#include "histograms/bucket.h"
+#include "kernel.h"
+#include "tasks.bpf.h"
+
+/* The programs in the order of sensor.rs. */
+enum functions_program {
+	FUNCTIONS_END,
+	FUNCTIONS_BEGIN,
+	FUNCTIONS_PROGRAMS,
+};
+
+SENSOR_PROGRAMS(functions, FUNCTIONS_PROGRAMS)
+
+/* Returns true if the current call counts. An interrupt has a stack of its own; its calls are not the task's. */
+static __always_inline bool is_call_of(struct task_struct *task, __u64 cookie, __u64 stack)
+{
+	return task->pid && (!(cookie & PODPERF_FUNCTION_OF_KERNEL) || is_on_stack_of(task, (void *)stack));
+}
+
+/*
+ * Begins a call. Stacks grow downwards, so a call within a call of the same function has a lower stack pointer, and is
+ * part of the outer call. A call with the same stack pointer takes the place of the earlier one: that one left the
+ * function without a return, or a second probe of the same file reports the same call. A call from further up shows
+ * that the end of the earlier call was missed.
+ */
+static __always_inline void begin_call(struct task_struct *task, __u32 function, __u64 stack)
+{
+	__u64 key = key_of_call(task->pid, function);
+	struct podperf_call *outer = bpf_map_lookup_elem(&functions_calls, &key), call = {};
+
+	if (outer) {
+		if (stack < outer->stack)
+			return;
+		if (stack > outer->stack)
+			drop(FUNCTIONS_DROP_MISSED_END);
+		forget_call(key, outer);
+	}
+	/* While sensors are shed, no call begins; those that have begun end as always. */
+	if (is_shed(PODPERF_SHED_SENSORS))
+		return;
+	call.stack = stack;
+	call.share = share_of(cgroup_id(task));
+	call.since_ns = bpf_ktime_get_ns();
+	if (!take_share(&functions_shares, &functions_calls, call.share) ||
+	    bpf_map_update_elem(&functions_calls, &key, &call, BPF_NOEXIST)) {
+		drop(PODPERF_DROP_SENSOR_TABLE);
+		give_share(&functions_shares, call.share);
+	}
+}
+
+SEC("kprobe")
+int functions_begin(struct pt_regs *ctx)
+{
+	struct podperf_runs *account = functions_account(FUNCTIONS_BEGIN);
+	struct task_struct *current = bpf_get_current_task_btf();
+	__u64 cookie, stack = ctx->sp, began;
+
+	if (!account)
+		return 0;
+	began = begin_own_run(account);
+	cookie = bpf_get_attach_cookie(ctx);
+	if (is_call_of(current, cookie, stack))
+		begin_call(current, cookie & (PODPERF_FUNCTIONS - 1), stack);
+	end_own_run(account, began);
+	return 0;
+}
+
+/*
+ * Adds a call to the histogram of a function. The additions are atomic, since threads that call functions of programs
+ * may preempt one another here.
+ */
+static __always_inline void charge_call(struct podperf_functions *row, __u32 function, __u64 ns)
+{
+	__u64 at = function, bucket = bucket_of(ns, PODPERF_HISTOGRAM_BUCKETS);
+	__u64 *words = row->first;
+
+	/* The masks are in assembly, because the compiler would remove them. They bound both indices for the verifier. */
+	asm volatile("%0 &= 3" : "+r"(at));
+	asm volatile("%0 &= 31" : "+r"(bucket));
+	if (bucket >= PODPERF_HISTOGRAM_BUCKETS)
+		return;
+	words += at * PODPERF_HISTOGRAM_WORDS;
+	__sync_fetch_and_add(&words[0], ns);
+	__sync_fetch_and_add(&words[1 + bucket], 1);
+}
+
+/* Ends a call. A call whose begin was not seen is not counted, nor a call within a call: its stack pointer is lower. */
+static __always_inline void end_call(struct task_struct *task, __u32 function, __u64 stack)
+{
+	__u64 key = key_of_call(task->pid, function), ns;
+	struct podperf_call *call = bpf_map_lookup_elem(&functions_calls, &key);
+	struct podperf_functions *row;
+
+	if (!call || stack < call->stack)
+		return;
+	ns = bpf_ktime_get_ns() - call->since_ns;
+	forget_call(key, call);
+	row = functions_row(cgroup_id(task));
+	if (row)
+		charge_call(row, function, ns);
+}
+
+SEC("kretprobe")
+int functions_end(struct pt_regs *ctx)
+{
+	struct podperf_runs *account = functions_account(FUNCTIONS_END);
+	struct task_struct *current = bpf_get_current_task_btf();
+	__u64 cookie, stack = ctx->sp, began;
+
+	if (!account)
+		return 0;
+	began = begin_own_run(account);
+	cookie = bpf_get_attach_cookie(ctx);
+	if (is_call_of(current, cookie, stack))
+		end_call(current, cookie & (PODPERF_FUNCTIONS - 1), stack);
+	end_own_run(account, began);
+	return 0;
+}

@@ -1,0 +1,53 @@
+//! The description of the sensor `functions`. The agent replaces the labels of its series by the names that the
+//! configuration gives to the functions.
+
+use std::mem::offset_of;
+
+use crate::{
+    abi::{PODPERF_HISTOGRAM_BUCKETS, podperf_call, podperf_functions},
+    sensor::{DropReason, Family, Hook, Label, Map, Program, Sensor, Series, Unit, Words, names},
+};
+
+/// The binary logarithm of the upper border of bucket 0, in seconds, see `bucket.h` of the sensor `histograms`.
+const FIRST: i32 = -18;
+
+/// Returns the histogram whose first word is at this offset.
+const fn histogram(label: &'static str, offset: usize) -> Series {
+    let buckets = PODPERF_HISTOGRAM_BUCKETS as usize;
+    Series { label, words: Words::Histogram { sum: offset / size_of::<u64>(), buckets, first: FIRST } }
+}
+
+const WHEREVER_IT_IS_CALLED: &str = "task; wherever a function of the configuration is called";
+
+/// See README.md.
+pub(super) static SENSOR: Sensor = Sensor {
+    names: names!("functions"),
+    about: "measures the calls of the functions of `functions`",
+    is_default: false,
+    words: size_of::<podperf_functions>() / size_of::<u64>(),
+    families: &[Family {
+        name: "function_latency",
+        instrument: "function.latency",
+        help: "Length of calls of functions that the configuration names, from the begin to the return",
+        unit: Unit::Seconds,
+        label: Some(Label { name: "function", attribute: "podperf.function" }),
+        series: &[
+            histogram("1", offset_of!(podperf_functions, first)),
+            histogram("2", offset_of!(podperf_functions, second)),
+            histogram("3", offset_of!(podperf_functions, third)),
+            histogram("4", offset_of!(podperf_functions, fourth)),
+        ],
+    }],
+    programs: &[
+        Program { name: "functions_end", hook: Hook::FunctionEnd, context: WHEREVER_IT_IS_CALLED },
+        Program { name: "functions_begin", hook: Hook::FunctionBegin, context: WHEREVER_IT_IS_CALLED },
+    ],
+    maps: &[
+        Map { name: "functions_calls", per_slot: 4, value_bytes: size_of::<podperf_call>(), is_inherited: false },
+        Map { name: "functions_shares", per_slot: 1, value_bytes: size_of::<u32>(), is_inherited: false },
+    ],
+    drops: &[DropReason {
+        name: "functions_missed_end",
+        lost: "the end of a call of a function was not seen, and the call is not counted",
+    }],
+};
