@@ -47,6 +47,8 @@ const WRONG: &[Row] = &[
     ("config: {overhead: {maxMemory: 200m}}", "/config/overhead/maxMemory", "pattern"),
     ("config: {sensors: {lokcs: {enabled: true}}}", "/config/sensors", "'lokcs' not allowed"),
     ("config: {sensors: {locks: true}}", "/config/sensors/locks", "want object"),
+    ("config: {functions: [{name: a b, kernel: f}]}", "/config/functions/0/name", "pattern"),
+    ("config: {functions: [{name: a, binary: /x}]}", "/config/functions/0", "oneOf"),
     ("config: {stacks: {enabled: 'yes'}}", "/config/stacks/enabled", "want boolean"),
     ("config: {stacks: {onCpuHertz: 1001}}", "/config/stacks/onCpuHertz", "maximum"),
     ("config: {stacks: {debuginfod: {urls: [x.example]}}}", "/config/stacks/debuginfod/urls/0", "pattern"),

@@ -7,6 +7,7 @@ mod conservation;
 mod counters;
 mod counts;
 mod crowds;
+mod functions;
 mod going_on;
 mod governor;
 mod histograms;
@@ -174,6 +175,7 @@ fn main() -> ExitCode {
             bpf_programs::TESTS,
             calls::TESTS,
             &crowds::tests(),
+            functions::TESTS,
             going_on::TESTS,
             histograms::TESTS,
             interrupts::TESTS,

@@ -82,6 +82,11 @@
 {{- if and (eq .Values.mode "profiles") (eq $unwind "none") -}}
 {{- fail "config.stacks.unwind: the mode `profiles` would have privileges that nothing uses (set mode: reasons)" -}}
 {{- end -}}
+{{- range (dig "functions" list $config) -}}
+{{- if and (dig "sensors" "functions" "enabled" false $config) .binary (not (include "podperf.profiles" $)) -}}
+{{- fail (printf "config.functions: `%s` is a function of a program, and the mode `%s` has no privileges for the files of programs (set mode: profiles)" .name $.Values.mode) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not (include "podperf.profiles" .)) (include "podperf.fetchesDebugFiles" .) -}}
 {{- fail (printf "config.stacks.debuginfod.urls: the mode `%s` has no user frames (set mode: profiles)" .Values.mode) -}}
 {{- end -}}

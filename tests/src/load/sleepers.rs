@@ -138,8 +138,9 @@ struct Timespec {
     nanoseconds: u64,
 }
 
-/// Sleeps after `depth` further calls.
+/// Sleeps after `depth` further calls. Its symbol is its name.
 #[inline(never)]
+#[unsafe(no_mangle)]
 fn podperf_recurse(depth: u32, length: Duration) -> Result<Option<Pid>> {
     // black_box after the call keeps this frame on the stack: no tail call.
     black_box(match depth {

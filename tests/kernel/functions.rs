@@ -1,0 +1,191 @@
+//! The sensor `functions`. The truth is the clock of the load that calls them.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    bpffs::Bpffs,
+    cgroup::TestCgroup,
+    load::{self, sleepers::SleepersReport},
+    process::bind_to_parent,
+    running::{count, run, time},
+    suite::{self, Need, Test},
+    tests,
+};
+
+pub(crate) const TESTS: &[Test] = tests![
+    #[land]
+    calls_of_a_program_are_counted_with_their_length,
+    a_function_is_found_in_the_file_system_of_a_container: &[Need::Program("unshare"), Need::Program("mount")],
+    #[exact]
+    counts_follow_the_name_of_a_function_when_the_list_changes,
+    a_function_of_the_kernel_is_measured_or_refused_by_its_name,
+    #[land]
+    a_function_that_is_not_in_the_file_is_refused_and_the_others_are_measured,
+];
+
+const LATENCY: &str = "podperf_cgroup_function_latency_seconds";
+const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
+const WAITS: u32 = 40;
+const MILLIS: u64 = 5;
+
+/// Returns the configuration that measures these functions.
+fn yaml(functions: &[String]) -> String {
+    let list = functions.join(", ");
+    format!("sensors: {{functions: {{enabled: true}}}}\nfunctions: [{list}]\nmetrics: {{classicBuckets: true}}")
+}
+
+/// Returns an item of the list: a function of this file, with its symbol as its name.
+fn of_program(binary: &Path, symbol: &str) -> String {
+    format!("{{name: {symbol}, binary: {}, symbol: {symbol}}}", binary.display())
+}
+
+/// Returns state and detail of the part `functions`.
+fn part(agent: &Agent) -> Result<(String, String)> {
+    let (_, _, body) = agent.get("/status", &[("Accept", "application/json")])?;
+    let status: serde_json::Value = serde_json::from_slice(&body)?;
+    let mut parts = status["parts"].as_array().context("no parts at /status")?.iter();
+    let part = parts.find(|part| part["part"] == "functions").context("no part `functions`")?;
+    let text = |key: &str| part[key].as_str().unwrap_or_default().to_owned();
+    Ok((text("state"), text("detail")))
+}
+
+/// Waits until the part `functions` says this.
+fn wait_until_told(agent: &Agent, state: &str, says: &str) -> Result<()> {
+    suite::within(Duration::from_secs(60), &format!("`functions` is {state}: {says}"), || {
+        let (found, detail) = part(agent)?;
+        Ok((found == state && detail.contains(says)).then_some(()))
+    })
+}
+
+fn sleepers(cgroup: &TestCgroup) -> String {
+    format!("sleepers --waits {WAITS} --millis {MILLIS} --depth 3 --cgroup {}", cgroup.path().display())
+}
+
+/// Checks that there are these calls, not shorter than the sleeps in them, and not longer than they took by the load's
+/// own clock. Returns their time.
+fn calls_are(metrics: &Metrics, cgroup: &TestCgroup, function: &str, waits: u32, waited: Duration) -> Result<Duration> {
+    let labels = [("function", function)];
+    let found = count(metrics, &format!("{LATENCY}_count"), cgroup, &labels)?;
+    ensure!(found == f64::from(waits), "{found} calls of `{function}`, and the load made {waits}");
+    let sum = time(metrics, &format!("{LATENCY}_sum"), cgroup, &labels)?;
+    let slept = Duration::from_millis(MILLIS) * waits;
+    ensure!(
+        (slept..=waited).contains(&sum),
+        "`{function}` took {sum:?} in sleeps of {slept:?}, by the load {waited:?}"
+    );
+    let border = 2_f64.powi(-8).to_string();
+    let short = count(metrics, &format!("{LATENCY}_bucket"), cgroup, &[labels[0], ("le", border.as_str())])?;
+    ensure!(short == 0.0, "{short} calls of `{function}` are shorter than the sleep in them");
+    Ok(sum)
+}
+
+/// `podperf_recurse` calls itself three times, and only the outermost call counts.
+fn calls_of_a_program_are_counted_with_their_length() -> Result<()> {
+    let binary = load::binary()?;
+    let (inner, outer) = ("podperf_wait_outer", "podperf_recurse");
+    let agent = Agent::start(&yaml(&[of_program(&binary, inner), of_program(&binary, outer)]))?;
+    wait_until_told(&agent, "healthy", &format!("`{inner}` in 1 file, `{outer}` in 1 file"))?;
+    let cgroup = TestCgroup::new("called")?;
+    let report: SleepersReport = run(&sleepers(&cgroup))?;
+    let metrics = agent.fresh_metrics()?;
+    let waited = Duration::from_nanos(report.waited_ns);
+    let in_inner = calls_are(&metrics, &cgroup, inner, WAITS, waited)?;
+    let in_outer = calls_are(&metrics, &cgroup, outer, WAITS, waited)?;
+    ensure!(in_outer > in_inner, "{in_outer:?} with the calls inside, which took {in_inner:?}");
+    let lost = metrics.get("podperf_bpf_drops_total", &[("reason", "functions_missed_end")]);
+    ensure!(lost == Some(0.0), "ends of calls are missed: {lost:?}");
+    let runs = |program| metrics.get("podperf_bpf_program_runs_total", &[("program", program)]);
+    // Four calls of the outer function and one of the inner, for each wait.
+    let expected = Some(f64::from(5 * WAITS));
+    ensure!(runs("functions_begin") == expected && runs("functions_end") == expected, "not {expected:?} runs");
+    Ok(())
+}
+
+/// The file is in a mount namespace of its own, under a path that nobody else has.
+fn a_function_is_found_in_the_file_system_of_a_container() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (binary, function) = (directory.path().join("program"), "podperf_wait_outer");
+    let agent = Agent::start(&yaml(&[of_program(&binary, function)]))?;
+    wait_until_told(&agent, "healthy", &format!("`{function}` nowhere"))?;
+    let cgroup = TestCgroup::new("contained")?;
+    let script = format!(
+        "mount -t tmpfs tmpfs {} && cp {} {} && echo ready && read go && exec {} {}",
+        directory.path().display(),
+        load::binary()?.display(),
+        binary.display(),
+        binary.display(),
+        sleepers(&cgroup)
+    );
+    let mut command = Command::new("unshare");
+    bind_to_parent(&mut command);
+    command.args(["-m", "sh", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut contained = command.spawn().context("failed to start unshare")?;
+    let mut output = BufReader::new(contained.stdout.take().context("no stdout")?);
+    let mut line = String::new();
+    output.read_line(&mut line)?;
+    ensure!(line == "ready\n", "the container said `{line}`");
+    wait_until_told(&agent, "healthy", &format!("`{function}` in 1 file"))?;
+    contained.stdin.take().context("no stdin")?.write_all(b"go\n")?;
+    let mut report = String::new();
+    output.read_to_string(&mut report)?;
+    ensure!(contained.wait()?.success(), "the load failed");
+    let report: SleepersReport = serde_json::from_str(&report)?;
+    calls_are(&agent.fresh_metrics()?, &cgroup, function, WAITS, Duration::from_nanos(report.waited_ns))?;
+    // The probe would keep the file system in use.
+    wait_until_told(&agent, "healthy", &format!("`{function}` nowhere"))
+}
+
+fn counts_follow_the_name_of_a_function_when_the_list_changes() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let binary = load::binary()?;
+    let (inner, outer) = ("podperf_wait_outer", "podperf_recurse");
+    let of = |functions: &[String]| format!("{}\n{}", bpffs.yaml(), yaml(functions));
+    let mut agent = Agent::start(&of(&[of_program(&binary, inner), of_program(&binary, outer)]))?;
+    wait_until_told(&agent, "healthy", &format!("`{inner}` in 1 file, `{outer}` in 1 file"))?;
+    let cgroup = TestCgroup::new("renamed")?;
+    let mut waited = Duration::ZERO;
+    let report: SleepersReport = run(&sleepers(&cgroup))?;
+    waited += Duration::from_nanos(report.waited_ns);
+    // The second function becomes the first: its histogram has another place in the row.
+    agent.restart(Signal::SIGTERM, &of(&[of_program(&binary, outer)]))?;
+    wait_until_told(&agent, "healthy", &format!("measures `{outer}` in 1 file"))?;
+    let report: SleepersReport = run(&sleepers(&cgroup))?;
+    waited += Duration::from_nanos(report.waited_ns);
+    let metrics = agent.fresh_metrics()?;
+    calls_are(&metrics, &cgroup, outer, 2 * WAITS, waited)?;
+    let gone = count(&metrics, &format!("{LATENCY}_count"), &cgroup, &[("function", inner)]);
+    ensure!(gone.is_err(), "`{inner}` is no longer measured, and has a series");
+    Ok(())
+}
+
+fn a_function_of_the_kernel_is_measured_or_refused_by_its_name() -> Result<()> {
+    let list = ["{name: sleep, kernel: hrtimer_nanosleep}".to_owned(), "{name: none, kernel: podperf_none}".to_owned()];
+    if !Path::new(KPROBES).exists() {
+        let agent = Agent::start(&yaml(&list))?;
+        return wait_until_told(&agent, "degraded", "`sleep` is not measured: this kernel has no kprobes");
+    }
+    let agent = Agent::start(&yaml(&list))?;
+    wait_until_told(&agent, "degraded", "`none` is not measured: the kernel has no function of this name")?;
+    let cgroup = TestCgroup::new("kernel")?;
+    let report: SleepersReport = run(&sleepers(&cgroup))?;
+    let metrics = agent.fresh_metrics()?;
+    calls_are(&metrics, &cgroup, "sleep", WAITS, Duration::from_nanos(report.waited_ns)).map(drop)
+}
+
+fn a_function_that_is_not_in_the_file_is_refused_and_the_others_are_measured() -> Result<()> {
+    let (binary, function) = (load::binary()?, "podperf_wait_outer");
+    let agent = Agent::start(&yaml(&[of_program(&binary, "podperf_none"), of_program(&binary, function)]))?;
+    wait_until_told(&agent, "degraded", "the file has no function `podperf_none` in its symbol tables")?;
+    let cgroup = TestCgroup::new("refused")?;
+    let report: SleepersReport = run(&sleepers(&cgroup))?;
+    let waited = Duration::from_nanos(report.waited_ns);
+    calls_are(&agent.fresh_metrics()?, &cgroup, function, WAITS, waited).map(drop)
+}
