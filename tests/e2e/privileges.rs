@@ -105,7 +105,9 @@ fn each_mode_has_the_capabilities_that_the_chart_names_and_no_others() -> Result
 }
 
 fn the_reader_of_strangers_files_has_a_filter_of_its_own() -> Result<()> {
-    let agent = Agent::start("")?;
+    // A thread looks for the file of a function.
+    let function = "functions: [{name: none, binary: /none, symbol: none}]";
+    let agent = Agent::start(&format!("sensors: {{functions: {{enabled: true}}}}\n{function}"))?;
     // The agent starts the file thread for the first file.
     within(DEADLINE, "there is a thread for files", || {
         Ok(threads(&agent)?.iter().any(|(name, _)| name == "podperf-files").then_some(()))
@@ -124,7 +126,8 @@ fn the_reader_of_strangers_files_has_a_filter_of_its_own() -> Result<()> {
     let process = filters("podperf")?;
     ensure!(filters("podperf-kernel")? == process, "the thread of the kernel has others than the process");
     ensure!(filters("podperf-readers")? == process, "the thread that makes readers has others than the process");
-    for name in ["podperf-symbols", "podperf-files", "podperf-lines"] {
+    ensure!(filters("podperf-probes")? == process, "the thread that makes probes has others than the process");
+    for name in ["podperf-symbols", "podperf-files", "podperf-lines", "podperf-find"] {
         within(DEADLINE, "it has a filter of its own", || Ok((filters(name)? == process + 1).then_some(())))?;
     }
     Ok(())

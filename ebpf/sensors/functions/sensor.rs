@@ -22,7 +22,7 @@ const WHEREVER_IT_IS_CALLED: &str = "task; wherever a function of the configurat
 /// See README.md.
 pub(super) static SENSOR: Sensor = Sensor {
     names: names!("functions"),
-    about: "measures the calls of the functions of `functions`",
+    about: "measures calls of the functions that `functions` names",
     is_default: false,
     words: size_of::<podperf_functions>() / size_of::<u64>(),
     families: &[Family {
