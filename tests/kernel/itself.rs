@@ -202,8 +202,9 @@ pub(crate) fn the_programs_of_the_other_unwinding_load() -> Result<()> {
 fn with_all_programs(stacks: &str) -> Result<Agent> {
     Agent::start(&with_faults(&format!(
         "counters: {{groups: [[cpu-clock, task-clock, page-faults, context-switches], [cpu-migrations, minor-faults]]}}\n\
-         sensors: {{calls: {{enabled: true}}, histograms: {{enabled: true}}, interrupts: {{enabled: true}}, \
-         locks: {{enabled: true}}, syscalls: {{enabled: true}}}}\n\
+         sensors: {{calls: {{enabled: true}}, functions: {{enabled: true}}, histograms: {{enabled: true}}, \
+         interrupts: {{enabled: true}}, locks: {{enabled: true}}, syscalls: {{enabled: true}}}}\n\
+         functions: [{{name: none, kernel: podperf_none}}]\n\
          stacks: {{{stacks}onCpuEvent: cpu-clock}}\n",
     )))
 }

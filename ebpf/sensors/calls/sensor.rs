@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use crate::{
     abi::podperf_calls,
-    sensor::{Family, Label, Program, Sensor, Series, Unit, Words, names},
+    sensor::{Family, Hook, Label, Program, Sensor, Series, Unit, Words, names},
 };
 
 /// The name in labels of what has no word of its own.
@@ -109,7 +109,8 @@ pub(super) static SENSOR: Sensor = Sensor {
             },
         },
     ],
-    programs: &[Program { name: "calls_sys_exit", tracepoint: "sys_exit", since: "Linux 5.15", context: "task" }],
+    node: &[],
+    programs: &[Program { name: "calls_sys_exit", hook: Hook::Tracepoint { name: "sys_exit", since: "Linux 5.15" }, context: "task" }],
     maps: &[],
     drops: &[],
 };

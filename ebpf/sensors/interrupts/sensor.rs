@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use crate::{
     abi::{podperf_interrupt_times, podperf_interrupts},
-    sensor::{Family, Label, Program, Sensor, Series, Unit, Words, names},
+    sensor::{Family, Hook, Label, Program, Sensor, Series, Unit, Words, names},
 };
 
 /// Returns a series for each field of the times at this offset, whose label is the name of the field.
@@ -66,10 +66,10 @@ pub(super) static SENSOR: Sensor = Sensor {
     ],
     // The program at the end of an interrupt comes first: no interrupt begins that it does not see.
     programs: &[
-        Program { name: "interrupts_irq_exit", tracepoint: "irq_handler_exit", since: SINCE, context: HARD },
-        Program { name: "interrupts_irq_entry", tracepoint: "irq_handler_entry", since: SINCE, context: HARD },
-        Program { name: "interrupts_softirq_exit", tracepoint: "softirq_exit", since: SINCE, context: SOFT },
-        Program { name: "interrupts_softirq_entry", tracepoint: "softirq_entry", since: SINCE, context: SOFT },
+        Program { name: "interrupts_irq_exit", hook: Hook::Tracepoint { name: "irq_handler_exit", since: SINCE }, context: HARD },
+        Program { name: "interrupts_irq_entry", hook: Hook::Tracepoint { name: "irq_handler_entry", since: SINCE }, context: HARD },
+        Program { name: "interrupts_softirq_exit", hook: Hook::Tracepoint { name: "softirq_exit", since: SINCE }, context: SOFT },
+        Program { name: "interrupts_softirq_entry", hook: Hook::Tracepoint { name: "softirq_entry", since: SINCE }, context: SOFT },
     ],
     maps: &[],
     drops: &[],
