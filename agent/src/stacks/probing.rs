@@ -5,7 +5,7 @@
 //! probe keeps a file in use, so it ends when no process sees the file any more.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::Entry},
     fs::{self, File},
     io,
     os::{fd::AsFd as _, unix::fs::MetadataExt as _},
@@ -153,14 +153,15 @@ impl Finder {
                 let Ok(file) = open_below(*process, binary) else { continue };
                 let Ok(id) = FileId::of(&file) else { continue };
                 let of = (*place, id.on_any_device());
-                if self.known.get(&of) == Some(&id) {
-                    seen.insert(of, None);
-                } else if seen.contains_key(&of) {
+                let is_known = self.known.get(&of) == Some(&id);
+                let has_room = seen.keys().filter(|(other, _)| other == place).count() < MOST_FILES;
+                match seen.entry(of) {
+                    Entry::Occupied(mut first) if is_known => _ = first.insert(None),
                     // Another container with this file was first.
-                } else if seen.keys().filter(|(other, _)| other == place).count() < MOST_FILES {
-                    seen.insert(of, Some((id, file)));
-                } else {
-                    search.is_cut = true;
+                    Entry::Occupied(_) => {}
+                    Entry::Vacant(free) if is_known => _ = free.insert(None),
+                    Entry::Vacant(free) if has_room => _ = free.insert(Some((id, file))),
+                    Entry::Vacant(_) => search.is_cut = true,
                 }
             }
         }
@@ -255,7 +256,7 @@ impl Attached {
                 },
                 (Code::Program { .. }, Some(why)) => failed.push(format!("`{name}` is not measured: {why}")),
                 (Code::Program { binary, .. }, None) => {
-                    let own = || self.files.iter().filter(|((of, _), _)| *of == place).map(|(_, probe)| probe);
+                    let own = || self.files.iter().filter(move |((of, _), _)| *of == place).map(|(_, probe)| probe);
                     let errors: HashSet<&String> = own().filter_map(|probe| probe.as_ref().err()).collect();
                     let errors =
                         errors.into_iter().map(|error| format!("`{name}` is not measured in some `{binary}`: {error}"));
