@@ -28,6 +28,11 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
             "config.functions: `a` is a function of a program, and the mode `reasons` has no privileges",
         ),
         (
+            "{mode: profiles, http: {acceptOpenProfiles: true}, config: {sensors: {functions: {enabled: true}}, \
+             functions: [{name: a, binary: /b, symbol: c}]}}",
+            "config.functions: `a` is a function of a program, and the kernel lets only SYS_ADMIN",
+        ),
+        (
             "{mode: profiles, http: {acceptOpenProfiles: true}, config: {stacks: {unwind: none}}}",
             "config.stacks.unwind: the mode `profiles` would have",
         ),

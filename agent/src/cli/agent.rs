@@ -28,7 +28,7 @@ use crate::{
     http,
     kernel::{self, host::Host},
     model::status::State,
-    sandbox,
+    sandbox::{self, Extras},
     telemetry::logs::LogCounts,
 };
 
@@ -88,7 +88,8 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let config = &settings.config;
     // A kubeconfig may name programs that make tokens.
     let has_kubeconfig = !config.kubernetes.kubeconfig.as_os_str().is_empty();
-    let confined = sandbox::enter(config.testing.sandbox, parts::mode(config), &host, has_kubeconfig)?;
+    let extras = Extras { programs: has_kubeconfig, probes: parts::probes_programs(config) };
+    let confined = sandbox::enter(config.testing.sandbox, parts::mode(config), &host, extras)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("failed to start the runtime")?;
     let served = runtime.block_on(serve(arguments, settings, &plan, &host, &log_level, &confined));

@@ -15,7 +15,7 @@ use crate::{
     limits::memory::{Budget, Mebi, OWN_BYTES},
     model::{
         duration::nanoseconds,
-        functions::{self, Function},
+        functions::{self, Code, Function},
         mode::Mode,
         sensors::{ALL, Sensor},
         status::State,
@@ -119,6 +119,12 @@ pub fn sensors(config: &Config) -> Vec<&'static Sensor> {
 #[must_use]
 pub fn functions(config: &Config) -> Vec<Function> {
     super::functions::wanted(config)
+}
+
+/// Returns whether some of these functions are of programs, and not of the kernel.
+#[must_use]
+pub fn probes_programs(config: &Config) -> bool {
+    functions(config).iter().any(|function| matches!(function.code, Code::Program { .. }))
 }
 
 /// Returns what the agent lacks on this machine to read the files of all programs, with the way out; `None` if it lacks

@@ -55,7 +55,7 @@ impl Probes {
             match error.raw_os_error() {
                 Some(libc::ENOENT) => "the kernel has no function of this name, or only inlines it".to_owned(),
                 Some(libc::EINVAL | libc::EOPNOTSUPP) => "the kernel allows no probe in this function".to_owned(),
-                Some(libc::EPERM | libc::EACCES) => refused(&error, "no kernel lockdown"),
+                Some(libc::EPERM | libc::EACCES) => format!("{error} (needs CAP_PERFMON)"),
                 _ => error.to_string(),
             }
         })
@@ -72,7 +72,8 @@ impl Probes {
         let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
         let target = CString::new(path).map_err(|error| error.to_string())?;
         self.attach(&kind, place, &target, offset).map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => refused(&error, "a seccomp profile that allows perf_event_open(2)"),
+            // `perf_uprobe_event_init` of the kernel.
+            Some(libc::EPERM | libc::EACCES) => format!("{error} (needs CAP_SYS_ADMIN)"),
             _ => error.to_string(),
         })
     }
@@ -85,10 +86,6 @@ impl Probes {
         };
         Ok(Probe { _links: [attach(&self.end, kind.at_return)?, attach(&self.begin, 0)?] })
     }
-}
-
-fn refused(error: &io::Error, besides: &str) -> String {
-    format!("{error} (needs CAP_PERFMON, and {besides})")
 }
 
 /// Returns the kind of this name; `None` if the kernel does not have it.

@@ -16,9 +16,9 @@ const PROFILES: [Capability; 3] =
 const PATCHED: i32 = 3;
 
 /// Drops all capabilities that the mode does not need, and returns the remaining ones.
-pub(super) fn keep(mode: Mode, paranoid: Option<i32>) -> Result<CapsHashSet, CapsError> {
+pub(super) fn keep(mode: Mode, paranoid: Option<i32>, probes: bool) -> Result<CapsHashSet, CapsError> {
     let has = caps::read(None, CapSet::Permitted)?;
-    let wanted = wanted(&has, mode, paranoid);
+    let wanted = wanted(&has, mode, paranoid, probes);
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
     // A process without CAP_SETPCAP cannot reduce the bounding set. A runtime that withholds it has already reduced the
@@ -33,12 +33,14 @@ pub(super) fn keep(mode: Mode, paranoid: Option<i32>) -> Result<CapsHashSet, Cap
     Ok(wanted)
 }
 
-/// Returns the capabilities in `has` that the agent needs. Pure.
-fn wanted(has: &CapsHashSet, mode: Mode, paranoid: Option<i32>) -> CapsHashSet {
+/// Returns the capabilities in `has` that the agent needs. `probes` is true for probes in programs: since July 2025 all
+/// kernels want `CAP_SYS_ADMIN` for them (CVE-2025-38466). Pure.
+fn wanted(has: &CapsHashSet, mode: Mode, paranoid: Option<i32>, probes: bool) -> CapsHashSet {
     let mut wanted: CapsHashSet = of(mode).filter(|capability| has.contains(capability)).collect();
     // CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON, which were split off from it.
     let old_fashioned = METRICS.iter().any(|capability| !has.contains(capability));
-    if has.contains(&Capability::CAP_SYS_ADMIN) && (old_fashioned || paranoid.is_some_and(|level| level >= PATCHED)) {
+    let patched = paranoid.is_some_and(|level| level >= PATCHED);
+    if has.contains(&Capability::CAP_SYS_ADMIN) && (old_fashioned || patched || probes) {
         wanted.insert(Capability::CAP_SYS_ADMIN);
     }
     wanted
@@ -59,18 +61,22 @@ mod tests {
     fn each_mode_keeps_what_it_needs_and_has() {
         let (all, metrics) = (caps::all(), CapsHashSet::from(METRICS));
         let reasons: CapsHashSet = METRICS.into_iter().chain(REASONS).collect();
-        assert_eq!(wanted(&all, Mode::Metrics, Some(2)), metrics);
-        assert_eq!(wanted(&all, Mode::Reasons, Some(2)), reasons);
-        assert_eq!(wanted(&all, Mode::Profiles, Some(2)), reasons.iter().copied().chain(PROFILES).collect());
-        assert_eq!(wanted(&metrics, Mode::Profiles, Some(2)), metrics);
-        assert_eq!(wanted(&CapsHashSet::new(), Mode::Profiles, Some(4)), CapsHashSet::new());
+        assert_eq!(wanted(&all, Mode::Metrics, Some(2), false), metrics);
+        assert_eq!(wanted(&all, Mode::Reasons, Some(2), false), reasons);
+        assert_eq!(wanted(&all, Mode::Profiles, Some(2), false), reasons.iter().copied().chain(PROFILES).collect());
+        assert_eq!(wanted(&metrics, Mode::Profiles, Some(2), false), metrics);
+        assert_eq!(wanted(&CapsHashSet::new(), Mode::Profiles, Some(4), false), CapsHashSet::new());
     }
 
     #[test]
     fn sys_admin_is_kept_where_it_is_needed() {
         let admin = CapsHashSet::from([Capability::CAP_SYS_ADMIN]);
-        assert_eq!(wanted(&admin, Mode::Metrics, Some(2)), admin, "it stands for both");
-        assert!(wanted(&caps::all(), Mode::Metrics, Some(3)).contains(&Capability::CAP_SYS_ADMIN), "a patched kernel");
-        assert!(!wanted(&caps::all(), Mode::Profiles, Some(2)).contains(&Capability::CAP_SYS_ADMIN));
+        assert_eq!(wanted(&admin, Mode::Metrics, Some(2), false), admin, "it stands for both");
+        assert!(
+            wanted(&caps::all(), Mode::Metrics, Some(3), false).contains(&Capability::CAP_SYS_ADMIN),
+            "a patched kernel"
+        );
+        assert!(!wanted(&caps::all(), Mode::Profiles, Some(2), false).contains(&Capability::CAP_SYS_ADMIN));
+        assert!(wanted(&caps::all(), Mode::Profiles, Some(2), true).contains(&Capability::CAP_SYS_ADMIN), "for probes");
     }
 }

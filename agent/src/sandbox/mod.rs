@@ -17,25 +17,33 @@ use caps::Capability;
 use crate::{kernel::host::Host, model::mode::Mode};
 pub(crate) use syscalls::confine_reader;
 
+/// Privileges that only some configurations need.
+#[derive(Clone, Copy, Debug)]
+pub struct Extras {
+    /// The process may run programs.
+    pub programs: bool,
+    /// The process keeps `CAP_SYS_ADMIN` if it has it, for probes in programs.
+    pub probes: bool,
+}
+
 /// Drops privileges that the agent does not need, and returns the remaining ones as text. Must be called while the
-/// process has one thread. Drops nothing if `is_on` is false. The process can run programs afterwards only if `programs`
-/// is true.
+/// process has one thread. Drops nothing if `is_on` is false.
 ///
 /// # Errors
 ///
 /// When the process has more than one thread, or the kernel refuses.
-pub fn enter(is_on: bool, mode: Mode, host: &Host, programs: bool) -> anyhow::Result<String> {
+pub fn enter(is_on: bool, mode: Mode, host: &Host, extras: Extras) -> anyhow::Result<String> {
     let threads = fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
     anyhow::ensure!(threads == 1, "failed to drop privileges: there are {threads} threads already");
     if !is_on {
         return Ok("all privileges kept: `--testing sandbox=false`".into());
     }
-    let left = capabilities::keep(mode, host.perf_event_paranoid);
+    let left = capabilities::keep(mode, host.perf_event_paranoid, extras.probes);
     let left =
         left.context("failed to drop capabilities (use a seccomp profile that allows capset(2) and prctl(2))")?;
     let mut names: Vec<_> = left.into_iter().map(short).collect();
     names.sort();
-    syscalls::confine_process(programs).context(
+    syscalls::confine_process(extras.programs).context(
         "failed to give up system calls (use a kernel with CONFIG_SECCOMP_FILTER=y, and a seccomp profile that allows \
          seccomp(2) and prctl(2))",
     )?;

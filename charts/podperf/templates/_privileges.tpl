@@ -33,7 +33,8 @@
 - CHECKPOINT_RESTORE
 {{- end }}
 {{- if .Values.securityContext.capabilities.addSysAdmin }}
-# perf_event_open(2) where kernel.perf_event_paranoid is 3 or more and a vendor's patch asks for it
+# perf_event_open(2) where kernel.perf_event_paranoid is 3 or more and a vendor's patch asks for it, and for probes in
+# programs (perf_uprobe_event_init)
 - SYS_ADMIN
 {{- end }}
 {{- end -}}
