@@ -49,7 +49,7 @@ pub fn described(names: &[String]) -> Option<&'static Sensor> {
     let own = sensors::named(SENSOR)?;
     let families = own.families.iter().map(|family| {
         let series = names.iter().zip(family.series);
-        let series = series.map(|(name, series)| Series { label: name.clone().leak(), words: series.words });
+        let series = series.map(|(name, series)| Series { labels: [name.clone().leak(), ""], words: series.words });
         Family { series: series.collect::<Vec<_>>().leak(), ..*family }
     });
     let sensor: &'static Sensor = Box::leak(Box::new(Sensor { families: families.collect::<Vec<_>>().leak(), ..*own }));
@@ -67,7 +67,7 @@ pub fn saved(labels: &[String]) -> Option<&'static Sensor> {
 }
 
 fn labels(sensor: &'static Sensor) -> impl Iterator<Item = &'static str> {
-    sensor.families.iter().flat_map(|family| family.series).map(|series| series.label)
+    sensor.families.iter().flat_map(|family| family.series).map(|series| series.labels[0])
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ const FIRST: i32 = -18;
 /// Returns the histogram whose first word is at this offset.
 const fn histogram(label: &'static str, offset: usize) -> Series {
     let buckets = PODPERF_HISTOGRAM_BUCKETS as usize;
-    Series { label, words: Words::Histogram { sum: offset / size_of::<u64>(), buckets, first: FIRST } }
+    Series { labels: [label, ""], words: Words::Histogram { sum: offset / size_of::<u64>(), buckets, first: FIRST } }
 }
 
 const WHEREVER_IT_IS_CALLED: &str = "task; wherever a function of the configuration is called";
@@ -30,7 +30,7 @@ pub(super) static SENSOR: Sensor = Sensor {
         instrument: "function.latency",
         help: "Length of calls of functions that the configuration names, from the begin to the return",
         unit: Unit::Seconds,
-        label: Some(Label { name: "function", attribute: "podperf.function" }),
+        labels: &[Label { name: "function", attribute: "podperf.function" }],
         series: &[
             histogram("1", offset_of!(podperf_functions, first)),
             histogram("2", offset_of!(podperf_functions, second)),
@@ -38,6 +38,7 @@ pub(super) static SENSOR: Sensor = Sensor {
             histogram("4", offset_of!(podperf_functions, fourth)),
         ],
     }],
+    node: &[],
     programs: &[
         Program { name: "functions_end", hook: Hook::FunctionEnd, context: WHEREVER_IT_IS_CALLED },
         Program { name: "functions_begin", hook: Hook::FunctionBegin, context: WHEREVER_IT_IS_CALLED },
