@@ -23,7 +23,7 @@ struct bpf_map {
 #define ALL_SHARES 0
 
 /* Returns the share of a cgroup. All cgroups with one outer cgroup have the same. */
-static __always_inline __u32 share_of(__u64 cgroup)
+static __always_inline __u32 sensor_share(__u64 cgroup)
 {
 	__u64 outer = outer_of(cgroup);
 	__u32 share = sensor_slot(outer ? outer : cgroup);

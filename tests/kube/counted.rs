@@ -32,7 +32,7 @@ use podperf::{
         wait::{Unwind, WaitReason, WaitState},
     },
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
-    stacks::{BpfProgram, FrameOwner, SymbolStats},
+    stacks::{BpfProgram, FrameOwner, Proofs, SymbolStats},
     telemetry::{http::ServerStats, logs::LogCounts},
 };
 
@@ -191,6 +191,7 @@ impl CountedNode {
             readings: grown(1, seconds),
             took: Duration::from_millis(2),
             profiles_dropped: 0,
+            proofs: Proofs::default(),
             seen: SeenTime { all_ns: grown(SECOND, seconds), wrong_ns: grown(MS, seconds) },
             restart: Some(RestartStats {
                 starts: [("first".to_owned(), 1)].into(),

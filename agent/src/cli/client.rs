@@ -150,7 +150,7 @@ impl Client {
                 return Err(connect.ok().ok_or(NoAnswer::Slow(CONNECT))?.map_or_else(Into::into, |_| error));
             }
         };
-        Ok(http::Client::new(connector, ANSWER_BYTES).ask_for_all(request, CONNECT, patience).await?)
+        Ok(http::Client::new(connector, ANSWER_BYTES).ask(request, CONNECT, patience).await?)
     }
 
     fn connector(&self) -> Result<Connector, ClientError> {

@@ -103,7 +103,7 @@ pub(super) fn layout(
             .size(names.rows_by_id, rows.sensor_slots());
         // The configuration may give the labels. Rows hold the same words only under the same labels.
         let series = sensor.families.iter().flat_map(|family| family.series);
-        layout = layout.besides(format!("{:?}", series.map(|series| series.label).collect::<Vec<_>>()));
+        layout = layout.besides(format!("{:?}", series.map(|series| series.labels[0]).collect::<Vec<_>>()));
         for map in sensor.maps {
             layout = layout.size(map.name, rows.sensor_slots().saturating_mul(map.per_slot));
         }

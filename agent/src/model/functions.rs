@@ -42,7 +42,7 @@ pub enum Code {
 pub fn described(names: &[String]) -> Option<&'static Sensor> {
     static DESCRIBED: Mutex<Vec<&'static Sensor>> = Mutex::new(Vec::new());
     let mut described = DESCRIBED.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_same = |sensor: &&'static Sensor| labels(*sensor).eq(names.iter().map(String::as_str));
+    let is_same = |sensor: &&'static Sensor| labels(sensor).eq(names.iter().map(String::as_str));
     if let Some(sensor) = described.iter().copied().find(is_same) {
         return Some(sensor);
     }

@@ -4,7 +4,7 @@
 use std::{error::Error, io, iter::successors, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, Version, response::Parts};
+use http::{Request, Response, Version, response::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName};
@@ -135,20 +135,9 @@ impl Client {
         Ok((head, body))
     }
 
-    /// Sends a request, and returns the status and the body of the answer. `to_connect` is the longest time to connect,
-    /// TLS included, and `patience` is the longest time for the answer after that.
+    /// Sends a request, and returns the head and the body of the answer. `to_connect` is the longest time to connect, TLS
+    /// included, and `patience` is the longest time for the answer after that.
     pub(crate) async fn ask(
-        &self,
-        request: Request<Bytes>,
-        to_connect: Duration,
-        patience: Duration,
-    ) -> Result<(StatusCode, Bytes), NoAnswer> {
-        let (head, body) = self.ask_for_all(request, to_connect, patience).await?;
-        Ok((head.status, body))
-    }
-
-    /// Does what [`Self::ask`] does, and returns the whole head of the answer.
-    pub(crate) async fn ask_for_all(
         &self,
         mut request: Request<Bytes>,
         to_connect: Duration,
@@ -172,6 +161,7 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use http::StatusCode;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
@@ -193,7 +183,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            answer = client.ask(request.body(Bytes::new()).unwrap(), limit, limit) => answer,
+            answer = client.ask(request.body(Bytes::new()).unwrap(), limit, limit) => answer.map(|(head, body)| (head.status, body)),
             () = server => unreachable!(),
         }
     }

@@ -52,7 +52,7 @@ static __always_inline void begin_call(struct task_struct *task, __u32 function,
 	if (is_shed(PODPERF_SHED_SENSORS))
 		return;
 	call.stack = stack;
-	call.share = share_of(cgroup_id(task));
+	call.share = sensor_share(cgroup_id(task));
 	call.since_ns = bpf_ktime_get_ns();
 	if (!take_share(&functions_shares, &functions_calls, call.share) ||
 	    bpf_map_update_elem(&functions_calls, &key, &call, BPF_NOEXIST)) {

@@ -238,7 +238,7 @@ static __always_inline void begin_sleep(__u64 lock, __u32 flags, __u32 pid)
 	wait.since_ns = now;
 	wait.charged_ns = now;
 	wait.kind = kind_of(lock, flags);
-	wait.owner = share_of(cgroup_id(bpf_get_current_task_btf()));
+	wait.owner = sensor_share(cgroup_id(bpf_get_current_task_btf()));
 	if (!take_share(&locks_shares, &locks_waiting, wait.owner) ||
 	    bpf_map_update_elem(&locks_waiting, &pid, &wait, BPF_NOEXIST)) {
 		drop(PODPERF_DROP_SENSOR_TABLE);
