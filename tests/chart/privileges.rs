@@ -105,20 +105,20 @@ fn memory_grows_with_the_cpus_of_a_node() -> Result<()> {
     let (tables, pointers) = (profiles("{stacks: {unwind: tables}}"), profiles("{}"));
     for (values, request, limit) in [
         ("{mode: metrics, nodeCpus: 8}", "52Mi", "512Mi"),
-        ("{nodeCpus: 64}", "187Mi", "512Mi"),
-        ("{nodeCpus: 256}", "610Mi", "871Mi"),
+        ("{nodeCpus: 64}", "188Mi", "512Mi"),
+        ("{nodeCpus: 256}", "611Mi", "872Mi"),
         ("{nodeCpus: 256, config: {cgroups: {max: 2048}}}", "328Mi", "512Mi"),
         // A table has a power of two of rows.
         ("{nodeCpus: 100, config: {cgroups: {max: 4097}}}", "488Mi", "697Mi"),
         ("{nodeCpus: 100, config: {cgroups: {max: 8192}}}", "488Mi", "697Mi"),
-        ("{nodeCpus: 64, config: {sensors: {histograms: {enabled: true}}}}", "304Mi", "512Mi"),
-        ("{nodeCpus: 64, config: {stacks: {maxSamples: 65536}}}", "223Mi", "512Mi"),
+        ("{nodeCpus: 64, config: {sensors: {histograms: {enabled: true}}}}", "305Mi", "512Mi"),
+        ("{nodeCpus: 64, config: {stacks: {maxSamples: 65536}}}", "224Mi", "512Mi"),
         (tables.as_str(), "227Mi", "512Mi"),
-        (pointers.as_str(), "206Mi", "512Mi"),
+        (pointers.as_str(), "207Mi", "512Mi"),
         // A larger limit stays, and a smaller one does not.
-        ("{nodeCpus: 64, resources: {limits: {memory: 2Gi}}}", "187Mi", "2Gi"),
-        ("{nodeCpus: 64, resources: {limits: {memory: 1.5G}}}", "187Mi", "1.5G"),
-        ("{nodeCpus: 64, resources: {limits: {memory: 100M}}}", "187Mi", "267Mi"),
+        ("{nodeCpus: 64, resources: {limits: {memory: 2Gi}}}", "188Mi", "2Gi"),
+        ("{nodeCpus: 64, resources: {limits: {memory: 1.5G}}}", "188Mi", "1.5G"),
+        ("{nodeCpus: 64, resources: {limits: {memory: 100M}}}", "188Mi", "268Mi"),
     ] {
         let found = memory(values)?;
         ensure!(found == expected(request, limit), "`{values}`: {found:?}");
