@@ -123,7 +123,7 @@ mod tests {
             ("{name: a, kernel: vfs_read, symbol: main}", "`a` needs `kernel`, or else"),
             ("{name: a, binary: bin/a, symbol: main}", "`bin/a` is no absolute path"),
             ("{name: a, kernel: f}, {name: a, kernel: g}", "two functions have the name `a`"),
-            ("{name: a, kernels: f}", "unknown field `kernels`"),
+            ("{name: a, kernels: f}", "unknown key `kernels`"),
         ] {
             let message = checked(&format!("{ON}\nfunctions: [{list}]")).unwrap_err();
             assert!(message.contains(says), "{list}: {message}");
