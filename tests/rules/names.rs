@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = tests![
     pages_name_metrics_that_there_are,
     every_family_is_in_a_rule_or_a_dashboard,
     rules_and_dashboards_of_pods_and_nodes_need_no_details_of_the_agent,
+    no_panel_takes_a_state_without_series_for_an_absent_agent,
 ];
 
 /// Metrics of other exporters, and of Prometheus itself: kube-state-metrics, cAdvisor, the scrape, its alerts.
@@ -140,6 +141,21 @@ fn rules_and_dashboards_of_pods_and_nodes_need_no_details_of_the_agent() -> Resu
         let unsaid = details.iter().find(|name| text.contains(*name) && !text.contains("metrics.own: all"));
         ensure!(unsaid.is_none(), "{} does not say what {unsaid:?} needs", runbook.display());
     }
+    Ok(())
+}
+
+/// With `metrics.own: brief`, only the state that a part is in has a series.
+fn no_panel_takes_a_state_without_series_for_an_absent_agent() -> Result<()> {
+    let mut found = 0;
+    for board in dashboards::read()? {
+        for query in board.panels.iter().flat_map(|panel| &panel.queries) {
+            let mut selectors = promql::selectors(query).into_iter();
+            let of_some = selectors.any(|it| it.metric == "podperf_part_state" && it.matchers.contains("state="));
+            found += usize::from(of_some);
+            ensure!(!of_some || query.contains(" or "), "{}: empty while all is well: {query}", board.uid);
+        }
+    }
+    ensure!(found > 0, "no panel shows the parts that do not work");
     Ok(())
 }
 
