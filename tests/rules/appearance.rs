@@ -48,7 +48,7 @@ fn palette() -> Result<BTreeMap<String, String>> {
 }
 
 /// Returns the verdicts of the recording rule.
-fn verdicts() -> Result<BTreeSet<String>> {
+pub(crate) fn verdicts() -> Result<BTreeSet<String>> {
     let text = fs::read_to_string(root().join(RULES).join("podperf-rules.yaml"))?;
     let parts = text.split("\"verdict\", \"").skip(1);
     let found: BTreeSet<String> = parts.filter_map(|part| Some(part.split('"').next()?.to_owned())).collect();
