@@ -104,7 +104,7 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
     progress("stacks: the servers start");
     let (mut loads, mut absent) = Load::start_all(&MORE_LOADS)?;
     let agents = WAYS.map(|way| {
-        let yaml = format!("overhead: {{maxPercent: 0}}\nstacks: {{unwind: {way}}}\n");
+        let yaml = format!("overhead: {{maxPercent: 0}}\nstacks: {{unwind: {way}}}\nmetrics: {{own: all}}\n");
         Agent::start_to_measure(program, &yaml)
     });
     let agents = agents.into_iter().collect::<Result<Vec<_>>>()?;

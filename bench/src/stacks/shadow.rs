@@ -10,8 +10,9 @@ use super::costs::{Account, ratio};
 
 /// Watches the loads in shadow mode, and returns the text to print.
 pub(super) fn run(program: &Path, way: &str, warm_up: Duration, time: Duration) -> Result<String> {
+    let shadow = testing("shadow=true");
     let yaml =
-        format!("{}overhead: {{maxPercent: 0}}\nstacks: {{unwind: {way}, maxWalks: 0}}\n", testing("shadow=true"));
+        format!("{shadow}overhead: {{maxPercent: 0}}\nstacks: {{unwind: {way}, maxWalks: 0}}\nmetrics: {{own: all}}\n");
     let agent = Agent::start_to_measure(program, &yaml)?;
     thread::sleep(warm_up);
     let before = Account::of(&agent)?;
