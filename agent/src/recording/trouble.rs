@@ -66,6 +66,10 @@ const LOOKED_AT: usize = 16;
 /// The cgroup of the kernel's threads, which deliver packets, run timers and end requests of disks.
 const ROOT: &str = "/";
 
+/// The largest number of pairs of pods and cgroups that are known. Names of cgroups may come without an end. Waits of
+/// further pairs stay unclear.
+const MOST_PAIRS: usize = 20_000;
+
 /// The pods that one sum of small waits stands for.
 const OTHERS: &str = "other pods";
 
@@ -284,6 +288,8 @@ fn parties<'a>(own: &'a str, other: &'a str) -> (&'a str, &'a str) {
 pub struct Peers {
     /// The pods whose connections a pod accepts.
     callers: HashMap<String, HashSet<String>>,
+    /// The number of pairs in `callers`.
+    pairs: usize,
 }
 
 impl Peers {
@@ -305,9 +311,17 @@ impl Peers {
                     && (wait.is_accept() || wait.waker.is_some_and(connects))
                 {
                     let (own, other) = parties(&owner, other);
-                    note(&mut self.callers, own, other);
+                    self.note(own, other);
                 }
             }
+        }
+    }
+
+    /// Notes that `server` accepts connections of `client`, if there is room.
+    fn note(&mut self, server: &str, client: &str) {
+        if self.pairs < MOST_PAIRS && !self.calls(client, server) {
+            self.callers.entry(server.to_owned()).or_default().insert(client.to_owned());
+            self.pairs += 1;
         }
     }
 
@@ -377,12 +391,6 @@ impl Peers {
                 }
             }
         }
-    }
-}
-
-fn note(pairs: &mut HashMap<String, HashSet<String>>, of: &str, other: &str) {
-    if !pairs.get(of).is_some_and(|others| others.contains(other)) {
-        pairs.entry(of.to_owned()).or_default().insert(other.to_owned());
     }
 }
 

@@ -106,3 +106,14 @@ fn two_containers_of_a_pod_have_their_own_names_and_other_pods_theirs() {
     assert_eq!(parties("shop/a/x", "/system.slice/dns"), ("shop/a", "/system.slice/dns"));
     assert_eq!(pod_of("(unresolved)"), "(unresolved)");
 }
+
+#[test]
+fn pairs_of_peers_have_a_limit_and_the_first_ones_stay() {
+    let accept = || on_stack(stack(&["inet_csk_accept"], &["main"]), waits(WaitReason::Network, 0.1));
+    let server = |at: usize| pod(&format!("shop/server-{at}"), vec![ended_by("shop/front/app", accept())]);
+    let mut peers = Peers::of(&[window((0..=MOST_PAIRS).map(server).collect())]);
+    peers.add(&window(vec![server(0)]));
+    assert_eq!(peers.pairs, MOST_PAIRS);
+    assert!(peers.calls("shop/front", "shop/server-0"));
+    assert!(!peers.calls("shop/front", &format!("shop/server-{MOST_PAIRS}")));
+}
