@@ -85,6 +85,7 @@
 {{- range (dig "functions" list $config) -}}
 {{- if and (dig "sensors" "functions" "enabled" false $config) .binary (not (include "podperf.profiles" $)) -}}
 {{- fail (printf "config.functions: `%s` is a function of a program, and the mode `%s` has no privileges for the files of programs (set mode: profiles)" .name $.Values.mode) -}}
+{{- end -}}
 {{- if and (dig "sensors" "functions" "enabled" false $config) .binary (not $.Values.securityContext.capabilities.addSysAdmin) -}}
 {{- fail (printf "config.functions: `%s` is a function of a program, and the kernel lets only SYS_ADMIN probe it (set securityContext.capabilities.addSysAdmin: true)" .name) -}}
 {{- end -}}
