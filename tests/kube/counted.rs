@@ -26,6 +26,7 @@ use podperf::{
     limits::{MemoryUse, OverheadUse},
     model::{
         facts::{Fact, FactFamily, Facts},
+        sensor_words::SensorWords,
         sensors,
         status::{Part, State},
         usage::Usage,
@@ -264,7 +265,7 @@ impl Does {
             counts: self.counts.map(grown).to_vec(),
             enabled_ns: vec![grown(self.oncpu); 2],
             running_ns: vec![grown(self.oncpu); 2],
-            words: vec![grown(10); sensors::words()],
+            words: SensorWords::of_list(&vec![grown(10); sensors::words()]),
         }
     }
 }

@@ -1,14 +1,17 @@
 //! The numbers of a usage, each with a label. A checkpoint of an agent with other events, or of another version with
 //! other reasons, finds its numbers by the labels. Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+};
 
 use super::NumberSet;
 use crate::{
     kernel::OpenCounter,
     model::{
         facts::Fact,
-        sensors::{self, Sensor},
+        sensors::{self, ALL, Sensor},
         usage::Usage,
     },
 };
@@ -19,6 +22,8 @@ pub struct Schema {
     labels: Vec<String>,
     slots: Vec<(String, Option<usize>)>,
     groups: usize,
+    /// The places of the sensors whose words follow, see [`sensors::place_of`].
+    sensors: Vec<usize>,
 }
 
 impl Schema {
@@ -42,16 +47,24 @@ impl Schema {
             .chain(slots.iter().map(|(name, _)| counter_label(name)))
             .chain((0..groups).map(|group| format!("enabled {}", leader(group))))
             .chain((0..groups).map(|group| format!("running {}", leader(group))))
-            .chain(sensors::saved_as(&[]))
             .collect();
-        Self { labels, slots, groups }
+        Self { labels, slots, groups, sensors: Vec::new() }.naming(&[])
     }
 
-    /// Returns the schema for sensors whose labels the configuration gives: they are in `described` with these labels.
+    /// Returns the schema for these sensors, whose labels the configuration may give. Their words come before those of
+    /// all other sensors: words of sensors that are off are mostly zeros at the end, which are not saved.
     #[must_use]
-    pub fn naming(mut self, described: &[&'static Sensor]) -> Self {
-        self.labels.truncate(self.labels.len().saturating_sub(sensors::words()));
-        self.labels.extend(sensors::saved_as(described));
+    pub fn naming(mut self, on: &[&'static Sensor]) -> Self {
+        let words: usize = self.sensors.iter().map(|place| ALL[*place].words).sum();
+        self.labels.truncate(self.labels.len().saturating_sub(words));
+        let names = sensors::saved_as(on);
+        let is_on = |sensor: &Sensor| on.iter().any(|of| of.names.sensor == sensor.names.sensor);
+        let mut all: Vec<_> = sensors::all().enumerate().collect();
+        all.sort_by_key(|(_, (sensor, _))| !is_on(sensor));
+        for (_, (sensor, first)) in &all {
+            self.labels.extend_from_slice(&names[*first..first + sensor.words]);
+        }
+        self.sensors = all.into_iter().map(|(place, _)| place).collect();
         self
     }
 
@@ -71,7 +84,11 @@ impl Schema {
     #[must_use]
     pub fn words(&self, usage: &Usage) -> Vec<u128> {
         let mut usage = usage.clone();
+        let of_sensors = mem::take(&mut usage.words);
         let mut words: Vec<u128> = self.numbers(&mut usage).map(|number| *number).collect();
+        let is_used = |place: &usize| of_sensors.rows().any(|(used, _)| used == *place);
+        let used = self.sensors.iter().rposition(is_used).map_or(0, |last| last + 1);
+        words.extend(self.sensors[..used].iter().flat_map(|place| of_sensors.padded(*place)));
         words.truncate(words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1));
         words
     }
@@ -82,11 +99,12 @@ impl Schema {
     pub fn usage(&self, words: &[u128], labels: &[String]) -> Usage {
         let mut usage = Usage::default();
         let by_label: HashMap<&str, u128> = labels.iter().map(String::as_str).zip(words.iter().copied()).collect();
-        for (number, label) in self.numbers(&mut usage).zip(&self.labels) {
-            *number = by_label.get(label.as_str()).copied().unwrap_or(0);
-        }
-        if usage.words.iter().all(|word| *word == 0) {
-            usage.words = Vec::new();
+        let mut saved = self.labels.iter().map(|label| by_label.get(label.as_str()).copied().unwrap_or(0));
+        // The numbers come first: they end before a label is taken for them.
+        self.numbers(&mut usage).zip(saved.by_ref()).for_each(|(number, saved)| *number = saved);
+        for place in &self.sensors {
+            let row: Vec<u128> = saved.by_ref().take(ALL[*place].words).collect();
+            usage.words.set(*place, &row);
         }
         usage
     }
@@ -105,12 +123,11 @@ impl Schema {
         of.fold(0, |numbers, (place, _)| numbers | 1 << place)
     }
 
-    /// Returns the numbers in the order of the labels.
+    /// Returns the numbers without the words of sensors, in the order of the labels.
     fn numbers<'a>(&self, usage: &'a mut Usage) -> impl Iterator<Item = &'a mut u128> + use<'a> {
         usage.counts.resize(self.slots.len(), 0);
         usage.enabled_ns.resize(self.groups, 0);
         usage.running_ns.resize(self.groups, 0);
-        usage.words.resize(sensors::words(), 0);
         usage.all_numbers()
     }
 }
@@ -124,6 +141,7 @@ pub fn counter_label(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::sensor_words::SensorWords;
 
     fn slots(names: &[(&str, Option<usize>)]) -> Schema {
         Schema::of_slots(names.iter().map(|(name, group)| ((*name).to_owned(), *group)).collect())
@@ -132,7 +150,7 @@ mod tests {
     fn example() -> Usage {
         let mut usage =
             Usage { counts: vec![11, 12, 13], enabled_ns: vec![14, 15], running_ns: vec![16, 17], ..Usage::default() };
-        usage.words = (1..=sensors::words() as u128).collect();
+        usage.words = SensorWords::of_list(&(1..=sensors::words() as u128).collect::<Vec<_>>());
         usage.facts.numbers_mut().zip(100..).for_each(|(number, value)| *number = value);
         usage
     }
@@ -144,6 +162,19 @@ mod tests {
         assert_eq!(words.len(), schema.labels().len());
         assert_eq!(schema.usage(&words, schema.labels()), example());
         assert_eq!(schema.words(&Usage::default()), [0_u128; 0]);
+    }
+
+    #[test]
+    fn words_of_sensors_that_are_on_come_first_and_are_found_by_their_names() {
+        let (calls, histograms) = (sensors::named("calls").unwrap(), sensors::named("histograms").unwrap());
+        let (before, after) = (slots(&[]).naming(&[histograms]), slots(&[]).naming(&[calls]));
+        let mut usage = Usage::default();
+        usage.words.row_mut(sensors::place_of(histograms))[histograms.words - 1] = 7;
+        let words = before.words(&usage);
+        assert_eq!(words.len(), before.labels().len() - sensors::words() + histograms.words);
+        assert_eq!(after.usage(&words, before.labels()).words, usage.words);
+        usage.words.row_mut(sensors::place_of(calls))[1] = 5;
+        assert_eq!(after.usage(&before.words(&usage), before.labels()).words, usage.words);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::{
     model::{
         facts::{Fact, Facts},
         ids::CgroupId,
+        sensor_words::SensorWords,
         usage::Usage,
         wait::{Unwind, WaitState},
     },
@@ -36,14 +37,14 @@ pub struct Readings {
 struct Previous {
     counts: abi::podperf_cgroup,
     /// The words of the sensors.
-    words: Vec<u64>,
+    words: SensorWords<u64>,
     /// The number of the last reading that had this cgroup.
     last_had: u64,
 }
 
 impl Default for Previous {
     fn default() -> Self {
-        Self { counts: bytemuck::Zeroable::zeroed(), words: Vec::new(), last_had: 0 }
+        Self { counts: bytemuck::Zeroable::zeroed(), words: SensorWords::default(), last_had: 0 }
     }
 }
 
@@ -76,7 +77,7 @@ impl Readings {
     pub fn save(&self) -> Vec<(u64, Vec<u64>)> {
         let words = |previous: &Previous| {
             let counts: &[u64] = bytemuck::cast_slice(std::slice::from_ref(&previous.counts));
-            let words = [counts, &previous.words].concat();
+            let words: Vec<u64> = counts.iter().copied().chain(previous.words.list()).collect();
             words[..words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1)].to_vec()
         };
         self.previous.iter().map(|(cgroup, previous)| (cgroup.0, words(previous))).collect()
@@ -86,7 +87,7 @@ impl Readings {
     pub fn restore(&mut self, saved: Vec<(u64, Vec<u64>)>) {
         for (cgroup, saved) in saved {
             let mut previous = Previous { last_had: self.readings, ..Previous::default() };
-            previous.words = saved.get(RawRow::WORDS..).unwrap_or_default().to_vec();
+            previous.words = SensorWords::of_list(saved.get(RawRow::WORDS..).unwrap_or_default());
             let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut previous.counts));
             words.iter_mut().zip(saved).for_each(|(word, saved)| *word = saved);
             self.previous.insert(CgroupId(cgroup), previous);
@@ -104,9 +105,9 @@ impl Readings {
         for row in &reading.rows {
             let previous = self.previous.entry(row.cgroup).or_default();
             previous.last_had = self.readings;
-            let words: Vec<_> = step_words(&mut previous.words, &row.words).into_iter().map(u128::from).collect();
+            let words = step_words(&mut previous.words, &row.words);
             let delta = step(&mut previous.counts, &row.counts);
-            if delta.is_some() || !words.is_empty() {
+            if delta.is_some() || words != SensorWords::default() {
                 let mut delta = delta.unwrap_or_else(bytemuck::Zeroable::zeroed);
                 doubtful.extend(withhold(&self.groups, self.most_per_ns, &mut delta));
                 deltas.push((row.cgroup, Usage { words, ..usage(&self.groups, &delta, &short) }));
@@ -195,7 +196,7 @@ fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup, short: &[Pool])
         counts: counts.collect(),
         enabled_ns: delta.enabled_ns[..short.len()].iter().copied().map(u128::from).collect(),
         running_ns: shares.iter().enumerate().map(running).collect(),
-        words: Vec::new(),
+        words: SensorWords::default(),
     }
 }
 
@@ -235,17 +236,20 @@ fn step(previous: &mut abi::podperf_cgroup, now: &abi::podperf_cgroup) -> Option
     (any != 0).then_some(delta)
 }
 
-/// Returns the growth of the words of the sensors, and updates `previous`; empty if no word grew.
-fn step_words(previous: &mut Vec<u64>, now: &[u64]) -> Vec<u64> {
-    previous.resize(previous.len().max(now.len()), 0);
-    let mut grown = vec![0; now.len()];
-    for ((previous, now), grown) in previous.iter_mut().zip(now).zip(&mut grown) {
-        if let Some(growth) = growth(*now, *previous) {
-            *grown = growth;
-            *previous = *now;
+/// Returns the growth of the words of the sensors, and updates `previous`.
+fn step_words(previous: &mut SensorWords<u64>, now: &SensorWords<u64>) -> SensorWords<u128> {
+    let mut all_grown = SensorWords::default();
+    for (place, row) in now.rows() {
+        let mut grown = vec![0; row.len()];
+        for ((previous, now), grown) in previous.row_mut(place).iter_mut().zip(row).zip(&mut grown) {
+            if let Some(growth) = growth(*now, *previous) {
+                *grown = growth.into();
+                *previous = *now;
+            }
         }
+        all_grown.set(place, &grown);
     }
-    if grown.iter().all(|word| *word == 0) { Vec::new() } else { grown }
+    all_grown
 }
 
 /// Returns the growth of one total; `None` if `now` is smaller than `before`.
@@ -257,6 +261,7 @@ fn growth(now: u64, before: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::sensors;
 
     const CGROUP: CgroupId = CgroupId(42);
 
@@ -267,8 +272,10 @@ mod tests {
     fn read(readings: &mut Readings, fill: impl FnOnce(&mut abi::podperf_cgroup)) -> Usage {
         let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
         fill(&mut counts);
-        let reading =
-            RawReading { rows: vec![RawRow { cgroup: CGROUP, counts, words: Vec::new() }], ..RawReading::default() };
+        let reading = RawReading {
+            rows: vec![RawRow { cgroup: CGROUP, counts, words: SensorWords::default() }],
+            ..RawReading::default()
+        };
         readings.advance(&reading).usages.pop().map(|(_, usage)| usage).unwrap_or_default()
     }
 
@@ -333,7 +340,7 @@ mod tests {
         let row = |cgroup, count, enabled, running| {
             let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
             (counts.counts[0], counts.enabled_ns[0], counts.running_ns[0]) = (count, enabled, running);
-            RawRow { cgroup: CgroupId(cgroup), counts, words: Vec::new() }
+            RawRow { cgroup: CgroupId(cgroup), counts, words: SensorWords::default() }
         };
         let mut readings = readings(vec![Some(0)]);
         // The group had the PMU for itself until then: the share of another interval must not scale this one.
@@ -357,7 +364,7 @@ mod tests {
             let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
             (counts.counts, counts.enabled_ns[0], counts.running_ns[0]) = ([count; 16], enabled, enabled);
             let reading = RawReading {
-                rows: vec![RawRow { cgroup: CGROUP, counts, words: Vec::new() }],
+                rows: vec![RawRow { cgroup: CGROUP, counts, words: SensorWords::default() }],
                 ..RawReading::default()
             };
             let mut deltas = readings.advance(&reading);
@@ -376,6 +383,28 @@ mod tests {
     }
 
     #[test]
+    fn words_of_a_sensor_go_on_alone() {
+        let place = sensors::ALL.len() - 1;
+        let words = |number| {
+            let mut words = SensorWords::default();
+            words.row_mut(place)[1] = number;
+            words
+        };
+        let reading = |number| RawReading {
+            rows: vec![RawRow { cgroup: CGROUP, counts: bytemuck::Zeroable::zeroed(), words: words(number) }],
+            ..RawReading::default()
+        };
+        let mut before = readings(vec![]);
+        assert_eq!(before.advance(&reading(10)).usages.len(), 1);
+        let mut after = readings(vec![]);
+        after.restore(before.save());
+        assert!(after.advance(&reading(10)).usages.is_empty());
+        let usages = after.advance(&reading(12)).usages;
+        let rows: Vec<_> = usages[0].1.words.rows().map(|(place, row)| (place, row[1])).collect();
+        assert_eq!(rows, [(place, 2)]);
+    }
+
+    #[test]
     fn time_that_is_in_no_sample_is_reported_by_cgroup_and_state() {
         let mut readings = readings(vec![]);
         let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
@@ -386,7 +415,7 @@ mod tests {
         ] {
             counts.unprofiled_ns = total;
             let reading = RawReading {
-                rows: vec![RawRow { cgroup: CGROUP, counts, words: Vec::new() }],
+                rows: vec![RawRow { cgroup: CGROUP, counts, words: SensorWords::default() }],
                 ..RawReading::default()
             };
             assert_eq!(readings.advance(&reading).unprofiled, expected);

@@ -8,7 +8,7 @@ use super::{
     programs::PROGRAMS,
     sensor_programs::{self, Accounts},
 };
-use crate::model::{ids::CgroupId, sensors};
+use crate::model::{ids::CgroupId, sensor_words::SensorWords, sensors};
 
 /// The kernel's counts at one instant; all of them only ever grow.
 #[derive(Debug, Default)]
@@ -37,8 +37,8 @@ pub struct RawRow {
     pub cgroup: CgroupId,
     /// Facts and counts, as in podperf.h; without the id.
     pub counts: abi::podperf_cgroup,
-    /// The words of the sensors, see [`crate::model::sensors`]; empty for a cgroup that no sensor has seen.
-    pub words: Vec<u64>,
+    /// The words of the sensors.
+    pub words: SensorWords<u64>,
 }
 
 impl RawRow {

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::model::{
     ids::CgroupId,
+    sensor_words::SensorWords,
     sensors::{self, Sensor},
 };
 
@@ -41,7 +42,7 @@ const LEAST_SLOTS: u32 = 64;
 pub(super) struct Rows {
     slots: u32,
     copies: usize,
-    /// The sensors that are on, each with the place of its row in the list of words.
+    /// The sensors that are on, each with its place among all sensors.
     sensors: Vec<(&'static Sensor, usize)>,
     /// Copies of dead cgroups' rows that are not freed because their CPUs were offline, by CPU and cgroup.
     stale: HashSet<(usize, u64)>,
@@ -60,7 +61,7 @@ impl Rows {
     pub(super) fn new(max_cgroups: u32, copies: usize, on: &[&'static Sensor]) -> Self {
         // A slot is the upper bits of a product, so their number is a power of two.
         let slots = max_cgroups.clamp(2, 1 << 31).next_power_of_two();
-        let sensors = on.iter().map(|sensor| (*sensor, sensors::first_of(sensor))).collect();
+        let sensors = on.iter().map(|sensor| (*sensor, sensors::place_of(sensor))).collect();
         let (stale, suspects, quiet) = (HashSet::new(), HashSet::new(), HashSet::new());
         Self { slots, copies, sensors, stale, swept_ns: 0, suspects, quiet, list: List::new(max_cgroups, copies) }
     }
@@ -102,15 +103,10 @@ impl Rows {
     }
 
     /// Reads the rows of the sensors, each as the sum over all CPUs.
-    fn read_sensors(&self, object: &Object, ids: &HashSet<u64>) -> io::Result<HashMap<u64, Vec<u64>>> {
-        let mut words_of: HashMap<u64, Vec<u64>> = HashMap::new();
-        for &(Sensor { names, words, .. }, first) in &self.sensors {
-            let mut add = |id: u64, copy: &[u64]| {
-                let sums = words_of.entry(id).or_insert_with(|| vec![0; sensors::words()]);
-                // The first word is the id.
-                let pairs = sums[first..first + words].iter_mut().zip(copy).skip(1);
-                pairs.for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
-            };
+    fn read_sensors(&self, object: &Object, ids: &HashSet<u64>) -> io::Result<HashMap<u64, SensorWords<u64>>> {
+        let mut words_of: HashMap<u64, SensorWords<u64>> = HashMap::new();
+        for &(Sensor { names, words, .. }, place) in &self.sensors {
+            let mut add = |id: u64, copy: &[u64]| add_row(words_of.entry(id).or_default(), place, copy);
             let by_id = fd(object, names.rows_by_id)?;
             raw::read_words(by_id, self.copies * words, Then::Keep, |id, copies| {
                 copies.chunks_exact(*words).for_each(|copy| add(id, copy));
@@ -277,6 +273,16 @@ impl Rows {
             }
         }
     }
+}
+
+/// Adds a copy of the row of the sensor at a place to the sums over all CPUs.
+pub(super) fn add_row(sums: &mut SensorWords<u64>, place: usize, copy: &[u64]) {
+    // The first word is the id.
+    if copy.iter().skip(1).all(|word| *word == 0) {
+        return;
+    }
+    let pairs = sums.row_mut(place).iter_mut().zip(copy).skip(1);
+    pairs.for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
 }
 
 /// Returns the slot of a cgroup; the programs compute the same.

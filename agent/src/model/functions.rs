@@ -95,7 +95,8 @@ mod tests {
         let before = sensors::saved_as(&[described(&names(&["read", "write"])).unwrap()]);
         let after = sensors::saved_as(&[described(&names(&["write"])).unwrap()]);
         let at = |labels: &[String], label: &str| labels.iter().position(|of| of == label);
-        let (first, write) = (sensors::first_of(sensors::named(SENSOR).unwrap()), "functions function_latency write 0");
+        let (_, first) = sensors::all().find(|(sensor, _)| sensor.names.sensor == SENSOR).unwrap();
+        let write = "functions function_latency write 0";
         assert_eq!(at(&after, write), Some(first + 1));
         assert!(at(&before, write) > at(&after, write), "the second histogram");
         let read = "functions function_latency read 0";

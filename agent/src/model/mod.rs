@@ -11,6 +11,7 @@ pub mod labelled;
 pub mod lock;
 pub mod mode;
 pub mod random;
+pub mod sensor_words;
 pub mod sensors;
 pub mod slot;
 pub mod status;

@@ -1,4 +1,4 @@
-//! The words of all sensors in one list: the rows of the sensors of [`ALL`], one after the other. Pure.
+//! All sensors, and the list of their words: the rows of the sensors of [`ALL`], one after the other. Pure.
 
 pub use podperf_ebpf::{
     sensor::{DropReason, Family, Hook, Program, Sensor, Series, Words},
@@ -20,10 +20,10 @@ pub fn words() -> usize {
     ALL.iter().map(|sensor| sensor.words).sum()
 }
 
-/// Returns the place of a sensor's row in the list.
+/// Returns the place of a sensor in [`ALL`].
 #[must_use]
-pub fn first_of(sensor: &Sensor) -> usize {
-    ALL.iter().take_while(|other| other.names.sensor != sensor.names.sensor).map(|other| other.words).sum()
+pub fn place_of(sensor: &Sensor) -> usize {
+    ALL.iter().take_while(|other| other.names.sensor != sensor.names.sensor).count()
 }
 
 /// Returns the sensor of this name.
@@ -37,7 +37,7 @@ pub fn drops() -> impl Iterator<Item = &'static DropReason> {
     ALL.into_iter().flat_map(|sensor| sensor.drops)
 }
 
-/// Returns the name of each word in the checkpoint. Do not rename a sensor, a family or a label: a number
+/// Returns the name of each word of the list in the checkpoint. Do not rename a sensor, a family or a label: a number
 /// under an unknown name is lost. A sensor whose labels the configuration gives is in `described` with these labels.
 #[must_use]
 pub fn saved_as(described: &[&'static Sensor]) -> Vec<String> {
@@ -107,14 +107,15 @@ mod tests {
         let names = saved_as(&[]);
         assert_eq!(names.len(), words());
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
-        let histograms = first_of(named("histograms").unwrap());
+        let first_of = |name: &str| all().find(|(sensor, _)| sensor.names.sensor == name).unwrap().1;
+        let histograms = first_of("histograms");
         assert_eq!(names[histograms + 1], "histograms wait_duration interruptible 0");
         assert_eq!(names[histograms + 59], "histograms runqueue_latency  0");
         // The row of the idle task has both words.
-        let interrupts = first_of(named("interrupts").unwrap());
+        let interrupts = first_of("interrupts");
         assert_eq!(names[interrupts + 1], "interrupts interrupted hardirq 0");
         assert_eq!(names[interrupts + 12], "interrupts node interrupted hardirq 0");
-        let last = first_of(named("calls").unwrap()) + named("calls").unwrap().words - 1;
+        let last = first_of("calls") + named("calls").unwrap().words - 1;
         assert_eq!(names[last], "calls syscall_errors writev EPIPE 0");
     }
 

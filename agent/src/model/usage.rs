@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::Facts;
+use super::{facts::Facts, sensor_words::SensorWords};
 
 /// Counts of a cgroup over some time. All times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub struct Usage {
     pub enabled_ns: Vec<u128>,
     /// Time for which each group was on the PMU.
     pub running_ns: Vec<u128>,
-    /// The words of the sensors, see [`super::sensors`]; empty while none is on.
-    pub words: Vec<u128>,
+    /// The words of the sensors.
+    pub words: SensorWords<u128>,
 }
 
 /// Time asleep with a stack from the stack cache that was checked, in nanoseconds.
@@ -45,7 +45,7 @@ impl Usage {
         add_all(&mut self.counts, &other.counts);
         add_all(&mut self.enabled_ns, &other.enabled_ns);
         add_all(&mut self.running_ns, &other.running_ns);
-        add_all(&mut self.words, &other.words);
+        self.words.add(&other.words);
     }
 
     /// Returns the numbers that are shown as series, counters last. Times of groups and words of sensors are not among
@@ -54,11 +54,11 @@ impl Usage {
         self.facts.numbers_mut().chain(&mut self.counts)
     }
 
-    /// Returns all numbers: those of [`Usage::numbers`], then the times of the groups, first enabled, then running, and
-    /// then the words of the sensors.
+    /// Returns all numbers but the words of sensors: those of [`Usage::numbers`], then the times of the groups, first
+    /// enabled, then running.
     pub fn all_numbers(&mut self) -> impl Iterator<Item = &mut u128> {
-        let Self { facts, counts, enabled_ns, running_ns, words } = self;
-        facts.numbers_mut().chain(counts).chain(enabled_ns).chain(running_ns).chain(words)
+        let Self { facts, counts, enabled_ns, running_ns, words: _ } = self;
+        facts.numbers_mut().chain(counts).chain(enabled_ns).chain(running_ns)
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
         let full = u128::from(u64::MAX);
         let usage = |number| Usage {
             counts: vec![number],
-            words: vec![number],
+            words: SensorWords::of_list(&[0, number]),
             ..Usage::from(Facts::from([(Fact::ON_CPU, number)]))
         };
         let mut sum = usage(full);

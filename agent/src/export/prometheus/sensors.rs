@@ -64,8 +64,7 @@ fn push(
     row: &Arc<[Label]>,
     (usage, started): (&Usage, SystemTime),
 ) {
-    let first = sensors::first_of(sensor);
-    let Some(words) = usage.words.get(first..first + sensor.words) else { return };
+    let Some(words) = usage.words.of(sensor) else { return };
     for series in of.series {
         if let Some(value) = value(words, series.words, of.unit) {
             let own: Vec<Label> = of.labels_of(series).map(|(of, value)| label(of.name, value)).collect();
@@ -88,22 +87,24 @@ fn value(row: &[u128], words: Words, unit: Unit) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attribution::{Row, Shown};
+    use crate::{
+        attribution::{Row, Shown},
+        model::sensor_words::SensorWords,
+    };
 
     /// The idle task's row has both: the time of the node, and that of idle CPUs, which is a part of it.
     #[test]
     fn series_of_the_node_are_words_of_the_idle_row_and_those_of_rows_are_not() {
         let sensor = sensors::named("interrupts").unwrap();
-        let first = sensors::first_of(sensor);
         let total = |of: &sensors::Family| match of.series[4].words {
-            Words::Total(at) => first + at,
+            Words::Total(at) => at,
             words => panic!("{words:?}"),
         };
         let (of_rows, [of_node, of_idle]) = (&sensor.families[0], sensor.node) else { panic!("{sensor:?}") };
         assert_eq!(total(of_rows), total(of_idle));
         let usage = |numbers: &[(usize, u128)]| {
-            let mut words = vec![0; sensors::words()];
-            numbers.iter().for_each(|(at, value)| words[*at] = *value);
+            let mut words = SensorWords::default();
+            numbers.iter().for_each(|(at, value)| words.row_mut(sensors::place_of(sensor))[*at] = *value);
             Usage { words, ..Usage::default() }
         };
         let row = RowUsage {

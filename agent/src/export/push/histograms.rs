@@ -20,7 +20,7 @@ use opentelemetry_proto::tonic::{
 use super::names::{self, RowKind};
 use crate::{
     attribution::{RowUsage, Snapshot},
-    model::sensors::{self, Histogram, Sensor},
+    model::sensors::{Histogram, Sensor},
 };
 
 /// Returns one metric for each family of histograms and each kind of row. Leaves out histograms without a
@@ -28,9 +28,8 @@ use crate::{
 pub(super) fn observed(snapshot: &Snapshot, on: &[&'static Sensor]) -> Vec<Metric> {
     let mut points: BTreeMap<(String, &str, &str), Vec<ExponentialHistogramDataPoint>> = BTreeMap::new();
     for sensor in on {
-        let first = sensors::first_of(sensor);
         for row in &snapshot.rows {
-            let Some(words) = row.usage.words.get(first..first + sensor.words) else { continue };
+            let Some(words) = row.usage.words.of(sensor) else { continue };
             for family in sensor.families {
                 for series in family.series {
                     let Some(histogram) = Histogram::of(words, series.words) else { continue };
@@ -88,10 +87,14 @@ mod tests {
     use super::*;
     use crate::{
         attribution::{Row, Shown},
-        model::{sensors::Words, usage::Usage},
+        model::{
+            sensor_words::SensorWords,
+            sensors::{self, Words},
+            usage::Usage,
+        },
     };
 
-    fn snapshot(words: Vec<u128>) -> Snapshot {
+    fn snapshot(words: SensorWords<u128>) -> Snapshot {
         let row = Row::Cgroup("/a".into());
         let usage = Usage { words, ..Usage::default() };
         let started = UNIX_EPOCH + std::time::Duration::from_secs(6);
@@ -105,10 +108,10 @@ mod tests {
         let sensor = sensors::named("histograms").unwrap();
         let family = &sensor.families[0];
         let Words::Histogram { sum, first, .. } = family.series[0].words else { panic!("no histogram") };
-        let mut words = vec![0; sensors::words()];
-        let at = sensors::first_of(sensor) + sum;
+        let mut words = SensorWords::default();
+        let row = words.row_mut(sensors::place_of(sensor));
         // Two waits of at most 2^-18 s, and three between 2^-16 and 2^-15 s.
-        (words[at], words[at + 1], words[at + 4]) = (70_000, 2, 3);
+        (row[sum], row[sum + 1], row[sum + 4]) = (70_000, 2, 3);
         let metrics = observed(&snapshot(words), &[sensor]);
         assert_eq!(metrics.iter().map(|metric| &*metric.name).collect::<Vec<_>>(), ["podperf.cgroup.runqueue.latency"]);
         let Some(Data::ExponentialHistogram(histogram)) = &metrics[0].data else { panic!("{metrics:?}") };
@@ -122,7 +125,6 @@ mod tests {
         let used = positive.bucket_counts.iter().zip(positive.offset..).find(|(count, _)| **count > 0);
         assert_eq!((used, first), (Some((&3, -16)), -18));
         assert_eq!((point.start_time_unix_nano, point.time_unix_nano), (6_000_000_000, 9_000_000_000));
-        assert_eq!(observed(&snapshot(vec![0; sensors::words()]), &[sensor]), []);
-        assert_eq!(observed(&snapshot(Vec::new()), &[sensor]), []);
+        assert_eq!(observed(&snapshot(SensorWords::default()), &[sensor]), []);
     }
 }

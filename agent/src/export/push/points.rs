@@ -13,7 +13,7 @@ use crate::{
     collector::Observation,
     kernel::OpenCounter,
     model::facts::{FACTS, FactFamily, FamilyRow},
-    model::sensors::{self, Family, Sensor, Words},
+    model::sensors::{Family, Sensor, Words},
     model::usage::Usage,
 };
 
@@ -128,8 +128,7 @@ fn push_totals(
     families: &[Family],
     (row_kind, attributes, usage, started): &NamedRow<'_>,
 ) {
-    let first = sensors::first_of(sensor);
-    let Some(words) = usage.words.get(first..first + sensor.words) else { return };
+    let Some(words) = usage.words.of(sensor) else { return };
     for family in families {
         for series in family.series {
             let Words::Total(at) = series.words else { continue };
@@ -171,6 +170,8 @@ mod tests {
         },
         model::{
             facts::{Fact, Facts},
+            sensor_words::SensorWords,
+            sensors,
             wait::{WaitReason, WaitState},
         },
     };
@@ -193,7 +194,7 @@ mod tests {
             counts: vec![11, 12],
             enabled_ns: vec![5],
             running_ns: vec![5],
-            words: Vec::new(),
+            words: SensorWords::default(),
         };
         let container = Row::Container { namespace: "shop".into(), pod: "cart-0".into(), container: "app".into() };
         let never = Usage { running_ns: vec![0], ..usage.clone() };
@@ -330,12 +331,11 @@ mod tests {
     #[test]
     fn totals_of_a_sensor_are_sums_with_the_unit_of_their_family() {
         let sensor = sensors::named("locks").unwrap();
-        let mut words = vec![0; sensors::words()];
-        let first = sensors::first_of(sensor);
+        let mut words = SensorWords::default();
         let series: Vec<_> = sensor.families.iter().flat_map(|family| family.series).collect();
         for (value, series) in (1_u128..).zip(&series) {
             let Words::Total(at) = series.words else { panic!("{series:?}") };
-            words[first + at] = value * 500_000_000;
+            words.row_mut(sensors::place_of(sensor))[at] = value * 500_000_000;
         }
         let mut snapshot = snapshot();
         snapshot.rows[0].usage.words = words;
@@ -363,18 +363,17 @@ mod tests {
         assert_eq!(starts(&observed, "podperf.container.user_lock.wait"), [6]);
         // A sensor that is off has no instruments, and neither has one that counted nothing.
         assert!(of_snapshot(&snapshot, &[], &[], &[]).is_empty());
-        snapshot.rows[0].usage.words = vec![0; sensors::words()];
+        snapshot.rows[0].usage.words = SensorWords::default();
         assert!(of_snapshot(&snapshot, &[], &[], &[sensor]).is_empty());
     }
 
     #[test]
     fn totals_of_the_node_are_words_of_the_idle_row() {
         let sensor = sensors::named("interrupts").unwrap();
-        let mut words = vec![0; sensors::words()];
-        let first = sensors::first_of(sensor);
+        let mut words = SensorWords::default();
         for (family, value) in sensor.node.iter().zip([3_000_000_000, 1_000_000_000]) {
             let Words::Total(at) = family.series[4].words else { panic!("{family:?}") };
-            words[first + at] = value;
+            words.row_mut(sensors::place_of(sensor))[at] = value;
         }
         let mut snapshot = snapshot();
         snapshot.idle.words = words;
@@ -391,8 +390,8 @@ mod tests {
     #[test]
     fn a_series_with_two_labels_has_an_attribute_for_each() {
         let sensor = sensors::named("calls").unwrap();
-        let mut words = vec![0; sensors::words()];
-        words[sensors::first_of(sensor) + sensor.words - 1] = 7;
+        let mut words = SensorWords::default();
+        words.row_mut(sensors::place_of(sensor))[sensor.words - 1] = 7;
         let mut snapshot = snapshot();
         snapshot.rows[0].usage.words = words;
         let observed = of_snapshot(&snapshot, &[], &[], &[sensor]);

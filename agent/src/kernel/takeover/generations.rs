@@ -28,11 +28,12 @@ use crate::{
         raw::{self, Then},
         reading::{CpuTotals, RawReading, RawRow, sum},
         records::CgroupRecord,
-        rows::ROWS_SO_FAR,
+        rows::{ROWS_SO_FAR, add_row},
         sensor_programs::accounts,
     },
     model::{
         ids::CgroupId,
+        sensor_words::SensorWords,
         sensors::{self, Sensor},
     },
 };
@@ -267,15 +268,13 @@ fn read_sensors(
     object: &Object,
     translations: &[(Translation, Option<usize>)],
     copies: usize,
-) -> io::Result<HashMap<u64, Vec<u64>>> {
-    let mut words_of: HashMap<u64, Vec<u64>> = HashMap::new();
-    for ((Sensor { names, words, .. }, first), (translation, _)) in sensors::all().zip(translations) {
+) -> io::Result<HashMap<u64, SensorWords<u64>>> {
+    let mut words_of: HashMap<u64, SensorWords<u64>> = HashMap::new();
+    for (place, (Sensor { names, words, .. }, (translation, _))) in sensors::ALL.iter().zip(translations).enumerate() {
         let mut add = |id: Option<u64>, copy: &[u8]| {
             let row = translation.words(copy, *words);
             let Some(&own) = row.first() else { return };
-            let sums = words_of.entry(id.unwrap_or(own)).or_insert_with(|| vec![0; sensors::words()]);
-            let pairs = sums[first..first + words].iter_mut().zip(&row).skip(1);
-            pairs.for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+            add_row(words_of.entry(id.unwrap_or(own)).or_default(), place, &row);
         };
         if object.map(names.rows).is_some() {
             read_values(object, names.rows, copies, |_: u32, copy| add(None, copy))?;
