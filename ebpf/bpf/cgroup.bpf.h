@@ -59,6 +59,18 @@ static __noinline int list_cgroup_of(struct task_struct *task)
 	return 0;
 }
 
+/*
+ * Finds the outer cgroup of the cgroup of `task` again, if that is in the list and the levels of names have changed.
+ * A cgroup that has all of its slots needs its outer cgroup only for shares, so no other program finds it.
+ */
+static __always_inline void find_outer_again(struct task_struct *task)
+{
+	__u64 id = cgroup_id(task), *outer = bpf_map_lookup_elem(&cgroups, &id);
+
+	if (outer && !*outer)
+		charged_to(id, (__u64)BPF_CORE_READ(task, cgroups, dfl_cgrp));
+}
+
 /* Returns this CPU's copy of the slot of `id`. Another cgroup may have the slot. */
 static __always_inline struct podperf_cgroup *slot_of(__u64 id)
 {

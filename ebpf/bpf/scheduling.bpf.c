@@ -158,8 +158,8 @@ int flush(void *ctx)
 }
 
 /*
- * Charges the waits that go on, and moves the sums of tasks to the table that the agent takes. The agent runs this
- * program over all tasks after it has switched the tables, and before it reads.
+ * Charges the waits that go on, moves the sums of tasks to the table that the agent takes, and finds outer cgroups
+ * again. The agent runs this program over all tasks after it has switched the tables, and before it reads.
  */
 SEC("iter/task")
 int collect(struct bpf_iter__task *ctx)
@@ -178,8 +178,10 @@ int collect(struct bpf_iter__task *ctx)
 		flush_sum(t, task->tgid, (orders.epoch & 1) ^ 1, true);
 		unlock(&t->sum_busy);
 	}
-	if (counts())
+	if (counts()) {
+		find_outer_again(task);
 		charge_waiting(task, t, (orders.epoch & 1) ^ 1);
+	}
 	return 0;
 }
 

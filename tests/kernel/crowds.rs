@@ -201,16 +201,19 @@ fn a_cgroup_without_a_row_is_charged_to_its_container_or_user() -> Result<()> {
     })
 }
 
-/// After a reload of the depth, cgroups at the new levels of names are their own outer cgroups, those that had a row
-/// and those that had none. Some of the crowd run all the time: the programs ask for their rows again as fast as the agent
-/// forgets them.
+/// After a reload of the depth, cgroups at the new levels of names are their own outer cgroups: those that had a row,
+/// those that had none, and those in which everything sleeps. Some of the crowd run all the time: the programs ask for
+/// their rows again as fast as the agent forgets them.
 fn a_reload_of_the_depth_moves_the_end_of_names() -> Result<()> {
     let yaml = |depth: u32| format!("cgroups: {{max: 256, depth: {depth}}}\n");
     let agent = Agent::start(&yaml(2))?;
     let parent = TestCgroup::new("parent")?;
     let container = parent.child("container")?;
-    let early = container.child("early")?;
+    let (early, asleep) = (container.child("early")?, container.child("asleep")?);
     spin(&early)?;
+    let mut sleeper = Load::start(&format!("sleepers --waits 1 --hold --cgroup {}", asleep.path().display()))?;
+    let _: SleepersReport = sleeper.report()?;
+    sleeper.wait_until_blocked()?;
     let _many = crowd(&container, HALF)?;
     let late = container.child("late")?;
     spin(&late)?;
@@ -222,16 +225,19 @@ fn a_reload_of_the_depth_moves_the_end_of_names() -> Result<()> {
     let _busy = busy.collect::<Result<Vec<_>>>()?;
     agent.fresh_metrics()?;
     ensure!(has(&agent, "charged", &late, &container)?, "the late cgroup is not charged to its container");
-    ensure!(has(&agent, "cgroups", &early, &container)?, "the container is not the outer cgroup");
+    for cgroup in [&early, &asleep] {
+        ensure!(has(&agent, "cgroups", cgroup, &container)?, "the container is not the outer cgroup");
+    }
     agent::command(agent.directory(), &yaml(3))?;
     agent.signal(Signal::SIGHUP)?;
-    within(FREED, "both are their own outer cgroups", || {
+    within(FREED, "all are their own outer cgroups", || {
         agent.fresh_metrics()?;
         let of = |cgroup: &TestCgroup| -> Result<bool> {
             let _: CpuReport = run(&format!("spin --seconds 0.02 --cgroup {}", cgroup.path().display()))?;
             has(&agent, "cgroups", cgroup, cgroup)
         };
-        Ok((of(&early)? && of(&late)?).then_some(()))
+        let is_found = of(&early)? && of(&late)? && has(&agent, "cgroups", &asleep, &asleep)?;
+        Ok(is_found.then_some(()))
     })?;
     nothing_was_dropped(&agent.fresh_metrics()?)
 }

@@ -27,7 +27,7 @@ where
     let parent = |(_, place): (CgroupId, &'a Place)| Some((&*place.path, levels_below(&place.path, &outside)?));
     let parents: HashMap<&str, usize> = cgroups.clone().filter_map(parent).collect();
     let above: HashSet<&str> = parents.keys().flat_map(|path| directories_above(path)).collect();
-    let (mut levels, mut closed) = (BTreeMap::new(), Vec::new());
+    let (mut levels, mut closed) = (BTreeMap::new(), BTreeMap::new());
     for (id, place) in cgroups {
         let path = &*place.path;
         let level = path.matches('/').count();
@@ -39,10 +39,11 @@ where
         } else if above.contains(path) {
             levels.insert(id, of_series.max(1) as u64);
         } else if level == 1 && (place.is_container() || path.starts_with("/lxc.")) {
-            closed.push((id, 0));
+            closed.insert(id, 0);
         }
     }
-    // The root of the tree has the smallest id. Many containers must not displace the directories of pods.
+    // The root of the tree has the smallest id. Many containers must not displace the directories of pods. Those that
+    // are there longest come first: after each change of the levels the programs find all outer cgroups again.
     levels.into_iter().chain(closed).take(MOST).collect()
 }
 
@@ -133,6 +134,8 @@ mod tests {
             ["/"].into_iter().chain(containers.iter().map(String::as_str)).chain(["/kubepods"]).collect();
         let found = levels(&paths, 2);
         assert_eq!((found.len(), found[0], found[MOST - 1]), (MOST, (1, 2), (paths.len() as u64, 2)));
+        let first: Vec<u64> = found[1..MOST - 1].iter().map(|(id, _)| *id).collect();
+        assert_eq!(first, (2..MOST as u64).collect::<Vec<_>>(), "those that are there longest");
     }
 
     #[test]
