@@ -174,19 +174,26 @@ pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, key: K) -> io::Result<()> {
     }
 }
 
-/// Removes all entries.
+/// Removes all entries in one pass over the map. Entries that programs add meanwhile may stay: a map that they fill as
+/// fast as this empties it has always a first entry.
 pub(super) fn clear<K: Pod>(map: BorrowedFd<'_>) -> io::Result<()> {
-    let mut first = K::zeroed();
+    let mut before: Option<K> = None;
     loop {
+        let mut next = K::zeroed();
         let attr = ElemAttr {
             map_fd: u64::from(map.as_raw_fd().cast_unsigned()),
             // Without a key, the kernel returns the first one.
-            key: 0,
-            value: (&raw mut first) as u64,
+            key: before.as_ref().map_or(0, |before| (&raw const *before) as u64),
+            value: (&raw mut next) as u64,
             flags: 0,
         };
-        match element_command(MAP_GET_NEXT_KEY, &attr) {
-            Ok(()) => delete(map, first)?,
+        let found = element_command(MAP_GET_NEXT_KEY, &attr);
+        // Not earlier: the kernel continues after this entry, and without it at the first one.
+        if let Some(before) = before {
+            delete(map, before)?;
+        }
+        match found {
+            Ok(()) => before = Some(next),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
             Err(error) => return Err(error),
         }
