@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Charges the time of interrupts to the cgroup of the thread that they interrupt. Only hard interrupts come within
- * others, and only within soft ones. So each kind of time has one writer on each CPU, and needs no atomic addition.
+ * Charges the time of interrupts to the cgroup of the thread that they interrupt. Hard interrupts come within soft ones.
+ * The handler of a hard interrupt may call those of further ones, whose time is a part of its own. So each kind of time
+ * has one writer on each CPU, and needs no atomic addition.
  *
- * The programs never run in an NMI. A hard interrupt may come while another program runs, but not while that program
- * holds the lock of a map: the kernel takes these locks with interrupts off.
+ * A hard interrupt may come while another program runs, but not while that program holds the lock of a map: the kernel
+ * takes these locks with interrupts off. On arm64 with pseudo-NMIs the interrupt of the PMU may come even then. There
+ * the kernel does not run a program that it has interrupted, and returns an error instead of waiting for a lock that
+ * this CPU holds. Tables with preallocated entries allow this.
  */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
@@ -39,9 +42,13 @@ struct task_struct___rt {
 
 #pragma clang attribute pop
 
+/* A hard interrupt that began longer ago has ended, and its end was not seen. */
+#define LONGEST_HARD_NS 1000000000ULL
+
 /* The interrupts of a CPU. */
 struct interrupts_now {
-	__u64 hard_since_ns; /* the begin of the hard interrupt; 0: there is none, or its begin was not seen */
+	__u64 hard;          /* the number of the hard interrupt plus 1; 0: there is none, or its begin was not seen */
+	__u64 hard_since_ns; /* the begin of the hard interrupt */
 	__u64 hard_ns;       /* the time of all hard interrupts that ended */
 	__u64 soft_since_ns; /* the begin of the soft interrupt, by `outside_hard_ns`; 0: as above */
 };
@@ -105,33 +112,38 @@ static __noinline int charge_interrupt(__u32 kind, __u64 ns)
 }
 
 SEC("tp_btf/irq_handler_entry")
-int interrupts_irq_entry(void *ctx)
+int BPF_PROG(interrupts_irq_entry, int irq)
 {
 	struct podperf_runs *account = interrupts_account(INTERRUPTS_IRQ_ENTRY);
 	volatile struct interrupts_now *now = interrupts_of_cpu();
-	__u64 began;
+	__u64 hard = (__u32)irq + 1ULL, began, at;
 
 	/* While sensors are shed, no interrupt begins. */
 	if (!account || !now || is_shed(PODPERF_SHED_SENSORS))
 		return 0;
 	began = begin_own_run(account);
-	now->hard_since_ns = bpf_ktime_get_ns();
+	at = bpf_ktime_get_ns();
+	/* Else this handler was called by that of another interrupt. No interrupt comes within one of the same number. */
+	if (!now->hard || now->hard == hard || at - now->hard_since_ns > LONGEST_HARD_NS) {
+		now->hard_since_ns = at;
+		now->hard = hard;
+	}
 	end_own_run(account, began);
 	return 0;
 }
 
 SEC("tp_btf/irq_handler_exit")
-int interrupts_irq_exit(void *ctx)
+int BPF_PROG(interrupts_irq_exit, int irq)
 {
 	struct podperf_runs *account = interrupts_account(INTERRUPTS_IRQ_EXIT);
 	volatile struct interrupts_now *now = interrupts_of_cpu();
-	__u64 began, ns;
+	__u64 hard = (__u32)irq + 1ULL, began, ns;
 
-	if (!account || !now || !now->hard_since_ns)
+	if (!account || !now || now->hard != hard)
 		return 0;
 	began = begin_own_run(account);
 	ns = bpf_ktime_get_ns() - now->hard_since_ns;
-	now->hard_since_ns = 0;
+	now->hard = 0;
 	now->hard_ns += ns;
 	charge_interrupt(HARD_INTERRUPT, ns);
 	end_own_run(account, began);

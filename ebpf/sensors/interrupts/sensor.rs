@@ -29,7 +29,7 @@ const NODE: [Series; KINDS] = kinds(offset_of!(podperf_interrupts, node));
 
 const KIND: &[Label] = &[Label { name: "kind", attribute: "podperf.interrupt.kind" }];
 const SINCE: &str = "Linux 2.6.31";
-const HARD: &str = "interrupt, interrupts off";
+const HARD: &str = "interrupt, interrupts off; NMI on arm64 with pseudo-NMIs";
 const SOFT: &str = "softirq, interrupts on";
 
 /// See README.md.
@@ -66,10 +66,26 @@ pub(super) static SENSOR: Sensor = Sensor {
     ],
     // The program at the end of an interrupt comes first: no interrupt begins that it does not see.
     programs: &[
-        Program { name: "interrupts_irq_exit", hook: Hook::Tracepoint { name: "irq_handler_exit", since: SINCE }, context: HARD },
-        Program { name: "interrupts_irq_entry", hook: Hook::Tracepoint { name: "irq_handler_entry", since: SINCE }, context: HARD },
-        Program { name: "interrupts_softirq_exit", hook: Hook::Tracepoint { name: "softirq_exit", since: SINCE }, context: SOFT },
-        Program { name: "interrupts_softirq_entry", hook: Hook::Tracepoint { name: "softirq_entry", since: SINCE }, context: SOFT },
+        Program {
+            name: "interrupts_irq_exit",
+            hook: Hook::Tracepoint { name: "irq_handler_exit", since: SINCE },
+            context: HARD,
+        },
+        Program {
+            name: "interrupts_irq_entry",
+            hook: Hook::Tracepoint { name: "irq_handler_entry", since: SINCE },
+            context: HARD,
+        },
+        Program {
+            name: "interrupts_softirq_exit",
+            hook: Hook::Tracepoint { name: "softirq_exit", since: SINCE },
+            context: SOFT,
+        },
+        Program {
+            name: "interrupts_softirq_entry",
+            hook: Hook::Tracepoint { name: "softirq_entry", since: SINCE },
+            context: SOFT,
+        },
     ],
     maps: &[],
     drops: &[],
