@@ -110,7 +110,11 @@ pub(super) static SENSOR: Sensor = Sensor {
         },
     ],
     node: &[],
-    programs: &[Program { name: "calls_sys_exit", hook: Hook::Tracepoint { name: "sys_exit", since: "Linux 5.15" }, context: "task" }],
+    programs: &[Program {
+        name: "calls_sys_exit",
+        hook: Hook::Tracepoint { name: "sys_exit", since: "Linux 5.15" },
+        context: "task",
+    }],
     maps: &[],
     drops: &[],
 };
