@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -12,6 +12,7 @@ use podperf_tests::{
     bpffs::Bpffs,
     cgroup::TestCgroup,
     load::{calls::CallsReport, storm::StormReport},
+    process::refuse_call,
     running::{Counts, count, run},
     suite::{Need, Test, has_own_machine, within},
     tests,
@@ -26,6 +27,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[exact]
     calls_go_on_over_upgrades_and_kills,
     the_begin_of_a_child_is_no_call,
+    a_refused_call_has_its_name_and_its_errno,
     a_call_that_begins_again_is_interrupted_each_time,
 ];
 
@@ -48,19 +50,33 @@ fn load(cgroup: &TestCgroup, rounds: u32, before: CallsReport) -> Result<CallsRe
 /// Checks all calls whose number the load knows, and all errors.
 fn are_exact(metrics: &Metrics, cgroup: &TestCgroup, truth: CallsReport) -> Result<()> {
     let (rounds, moves) = (f64::from(truth.rounds), f64::from(truth.moves));
-    let expected =
-        [("openat", rounds), ("read", 2.0 * rounds), ("fsync", rounds), ("getppid", rounds), ("(other)", moves)];
+    let expected = [
+        ("openat", rounds),
+        ("read", 2.0 * rounds),
+        ("fsync", rounds),
+        ("getppid", rounds),
+        ("(other)", moves),
+        ("kill", moves),
+        ("rt_sigsuspend", moves),
+        ("rt_sigreturn", moves),
+    ];
     for (call, number) in expected {
         let found = calls(metrics, cgroup, call);
         ensure!(found == number, "{found} of {number} calls of `{call}`");
     }
-    // No series is for `fsync` with EINVAL.
-    for (call, errno) in [("openat", "ENOENT"), ("read", "EBADF"), ("(other)", "EINVAL")] {
+    // No series is for `fsync` with EINVAL, and none for `rt_sigsuspend` with EINTR.
+    let expected = [
+        ("openat", "ENOENT", rounds),
+        ("read", "EBADF", rounds),
+        ("(other)", "EINVAL", rounds),
+        ("(other)", "EINTR", moves),
+    ];
+    for (call, errno, number) in expected {
         let found = count(metrics, ERRORS, cgroup, &[("syscall", call), ("errno", errno)])?;
-        ensure!(found == rounds, "{found} of {rounds} errors `{errno}` of `{call}`");
+        ensure!(found == number, "{found} of {number} errors `{errno}` of `{call}`");
     }
-    let all = metrics.sum(ERRORS, &[("cgroup", cgroup.kernel_path())]);
-    ensure!(all == 3.0 * rounds, "{all} errors, of {}", 3.0 * rounds);
+    let (all, truth) = (metrics.sum(ERRORS, &[("cgroup", cgroup.kernel_path())]), 3.0 * rounds + moves);
+    ensure!(all == truth, "{all} errors, of {truth}");
     Ok(())
 }
 
@@ -99,6 +115,22 @@ fn the_begin_of_a_child_is_no_call() -> Result<()> {
     let [made, slept] = ["clone", "nanosleep"].map(|call| calls(&metrics, &cgroup, call));
     let children = f64::from(u32::try_from(report.children)?);
     ensure!(made == children && slept == children, "{made} `clone` and {slept} `nanosleep` of {report:?}");
+    Ok(())
+}
+
+/// A seccomp profile refuses a call before the kernel begins it.
+fn a_refused_call_has_its_name_and_its_errno() -> Result<()> {
+    let agent = Agent::start(ON)?;
+    let cgroup = TestCgroup::new("refused")?;
+    let mut command = cgroup.command();
+    // This program ignores the error.
+    let status = refuse_call(command.arg("sync"), libc::SYS_sync).status().context("failed to run `sync`")?;
+    ensure!(status.success(), "`sync` ended with {status}");
+    let metrics = agent.fresh_metrics()?;
+    let refused = [("syscall", "(other)"), ("errno", "EPERM")];
+    let errors = count(&metrics, ERRORS, &cgroup, &refused).unwrap_or_default();
+    let all = calls(&metrics, &cgroup, "sync");
+    ensure!(all == 1.0 && errors == 1.0, "{all} calls of `sync`, and {errors} errors `EPERM`");
     Ok(())
 }
 

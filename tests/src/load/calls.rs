@@ -10,7 +10,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction},
+    unistd::getpid,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -21,6 +25,8 @@ use crate::{
 
 /// The number of rounds between two changes of the CPU.
 const ROUNDS_OF_A_CPU: u32 = 100;
+/// The signal that a process sends to itself.
+const SIGNAL: Signal = Signal::SIGUSR1;
 
 /// `podperf-load calls`.
 #[derive(Args, Clone, Debug)]
@@ -42,7 +48,8 @@ pub struct CallsArgs {
 pub struct CallsReport {
     /// Number of rounds.
     pub rounds: u32,
-    /// Number of calls of `sched_setaffinity`: each moves a process to another CPU, if there is one.
+    /// Number of calls of `sched_setaffinity`: each moves a process to another CPU, if there is one. After each, a
+    /// `kill` sends a signal, which ends an `rt_sigsuspend` (EINTR) and runs a handler.
     pub moves: u32,
 }
 
@@ -52,10 +59,12 @@ pub fn run(args: &CallsArgs) -> Result<CallsReport> {
     let cpus = running::cpus()?;
     let one = || {
         Child::fork(|| {
+            handle_signal()?;
             cgroup::join(&args.cgroup)?;
             for round in 0..args.rounds {
                 if round.is_multiple_of(ROUNDS_OF_A_CPU) {
                     process::pin((round / ROUNDS_OF_A_CPU) as usize % cpus)?;
+                    take_signal()?;
                 }
                 make_calls(zero.as_raw_fd())?;
             }
@@ -66,6 +75,22 @@ pub fn run(args: &CallsArgs) -> Result<CallsReport> {
     children.into_iter().try_for_each(Child::wait)?;
     let moves = args.rounds.div_ceil(ROUNDS_OF_A_CPU) * args.processes;
     Ok(CallsReport { rounds: args.rounds * args.processes, moves })
+}
+
+extern "C" fn do_nothing(_signal: libc::c_int) {}
+
+/// Blocks the signal, and handles it once it is no longer blocked.
+fn handle_signal() -> Result<()> {
+    let action = SigAction::new(SigHandler::Handler(do_nothing), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler may run at any moment, since it does nothing.
+    unsafe { sigaction(SIGNAL, &action) }.context("failed to handle a signal")?;
+    SigSet::from(SIGNAL).thread_block().context("failed to block a signal")
+}
+
+/// Takes one signal. The handler interrupts the end of a call that failed, so the end of the handler returns an error.
+fn take_signal() -> Result<()> {
+    kill(getpid(), SIGNAL).context("failed to send a signal")?;
+    SigSet::empty().suspend().context("failed to wait for a signal")
 }
 
 /// Makes the calls of a round.
