@@ -23,9 +23,10 @@ use crate::syscalls::reader;
 pub(crate) const TESTS: &[Test] = tests![
     #[exact]
     calls_and_errors_over_migrations_are_exact: &[Need::Cpus(2)],
-    #[land]
     #[exact]
     calls_go_on_over_upgrades_and_kills,
+    #[land]
+    #[exact]
     the_begin_of_a_child_is_no_call,
     a_refused_call_has_its_name_and_its_errno,
     a_call_that_begins_again_is_interrupted_each_time,
