@@ -11,6 +11,6 @@ mkdir -p "$kept" 2>/dev/null || exit 0
 ln -s "$kept" target
 rm -rf target/landing target/rings target/debug/podperf* target/lint/doc
 for folder in target target/lint; do
-	${CARGO:-cargo} clean --quiet --locked --target-dir "$folder" \
+	[ ! -d "$folder/debug" ] || CARGO_TARGET_DIR=$folder ${CARGO:-cargo} clean --quiet --locked \
 		-p podperf -p podperf-bench -p podperf-ebpf -p podperf-tests
 done

@@ -22,7 +22,7 @@ mkdir -p "$logs"
 # Each job is a process group, so that all of it ends with this script.
 set -m
 declare -A jobs
-trap 'for job in "${jobs[@]}"; do kill -- "-$job" 2>/dev/null; done' EXIT
+trap 'for job in $(jobs -pr); do kill -- "-$job" 2>/dev/null; done' EXIT
 nice -n -5 make --no-print-directory vm-land >"$logs/guest.log" 2>&1 &
 jobs[guest]=$!
 # A ring whose programs are still being built waits for them.
@@ -45,7 +45,6 @@ for job in "${!jobs[@]}"; do
 		status=1
 	}
 done
-jobs=()
 cat "$logs"/*.log
 part "what runs beside others" "$start"
 
