@@ -38,6 +38,8 @@ const HELD: usize = 500;
 /// The longest times of a probe and of a scrape, from the connection to the end of the answer.
 const PROBE: Duration = Duration::from_secs(1);
 const SCRAPE: Duration = Duration::from_secs(2);
+/// The flood goes on until it has this many connections and rounds, and takes its time: a busy machine gets more time.
+const LEAST_OPENED: usize = 10_000;
 const LEAST_ROUNDS: usize = 5;
 /// The programs of these tests are slow ones: their server takes more of the CPU for each connection.
 const LIMITS: &str = "{maxPercent: 50}";
@@ -98,12 +100,13 @@ fn flooded(agent: &Agent, get: impl Fn(&str) -> Result<http::Answer>) -> Result<
         Ok(())
     };
     let length = Duration::from_secs(if long() { 60 } else { 15 });
-    let rounds = thread::scope(|scope| -> Result<usize> {
+    thread::scope(|scope| -> Result<()> {
         let flood = scope.spawn(|| flood(to, &opened, &end));
         let until = Instant::now() + length;
         let mut rounds = 0;
+        let is_enough = |rounds| rounds >= LEAST_ROUNDS && opened.load(Ordering::Relaxed) >= LEAST_OPENED;
         let result = (|| -> Result<()> {
-            while Instant::now() < until {
+            while !flood.is_finished() && (Instant::now() < until || !is_enough(rounds)) {
                 for (path, limit) in [("/livez", PROBE), ("/readyz", PROBE), ("/metrics", SCRAPE)] {
                     on_time(limit, path, || ask(path))?;
                 }
@@ -116,11 +119,9 @@ fn flooded(agent: &Agent, get: impl Fn(&str) -> Result<http::Answer>) -> Result<
         })();
         end.store(true, Ordering::Relaxed);
         flood.join().map_err(|_panic| anyhow::anyhow!("the flood panicked"))??;
-        result.map(|()| rounds)
+        result
     })?;
     let opened = opened.load(Ordering::Relaxed);
-    ensure!(opened >= usize::try_from(RATE)? * 5, "only {opened} connections were opened");
-    ensure!(rounds >= LEAST_ROUNDS, "only {rounds} rounds");
     // The answer must be of a reading after the flood.
     thread::sleep(agent.coalesced_for());
     let metrics = Metrics::parse(&String::from_utf8(get("/metrics")?.2)?);
