@@ -1,6 +1,6 @@
 //! The example receivers of `config`. The tests use the same files and change only addresses.
 
-use std::{fs, process::Command};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
@@ -21,7 +21,6 @@ use crate::{
 pub(crate) const TESTS: &[Test] = tests![
     #[beside] the_example_collector_shows_what_it_takes_and_passes_it_on: &[GO],
     #[land] #[beside] the_agent_takes_the_example_for_pyroscope,
-    #[beside] a_collector_takes_what_is_sent_by_the_example_for_pyroscope: &[GO],
 ];
 
 const PYROSCOPE: &str = "config/pyroscope.yaml";
@@ -49,15 +48,4 @@ fn the_agent_takes_the_example_for_pyroscope() -> Result<()> {
     let mut command = Command::new(agent::binary()?);
     command.args(["agent", "--config"]).arg(root().join(PYROSCOPE)).arg("--cgroup-root").arg(empty.path());
     Refusal::of(&mut command)?.expect(3, &["is not a cgroup2 mount"])
-}
-
-fn a_collector_takes_what_is_sent_by_the_example_for_pyroscope() -> Result<()> {
-    let collector = Collector::start()?;
-    // The test sets windows of one second.
-    let yaml = fs::read_to_string(root().join(PYROSCOPE))?.replace("otlp:\n", "otlp:\n  interval: 1s\n");
-    ensure!(yaml.contains("interval: 1s") && yaml.contains("preset: pyroscope"), "{yaml}");
-    let agent = Agent::start_changed(&agent::binary()?, &yaml, |command| {
-        command.args(["--otlp-endpoint", &collector.endpoint()]);
-    })?;
-    arrives(&agent, &collector)
 }

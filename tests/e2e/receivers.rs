@@ -1,8 +1,7 @@
-//! Connections to a receiver: HTTP, TLS, environment variables, pushed metrics, and receivers that misbehave.
+//! Connections to a receiver: compressions, TLS, environment variables, and pushed metrics.
 
 use std::{
-    fs,
-    io::{self, Read as _, Write as _},
+    fs, io,
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
     sync::{
@@ -28,22 +27,15 @@ use podperf_tests::{
 };
 use tempfile::TempDir;
 
-use crate::profiles::{DEADLINE, GO, Held, does_no_harm, is_wait, nanoseconds};
+use crate::profiles::{DEADLINE, GO, Held, is_wait, nanoseconds};
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] profiles_arrive_over_grpc_in_each_compression: &[GO],
-    #[beside] profiles_arrive_over_http_although_the_receiver_reads_no_zstd: &[GO],
     #[land] #[beside] profiles_arrive_over_mutual_tls_and_certificates_may_be_replaced: &[GO],
-    #[beside] profiles_arrive_over_http_with_mutual_tls: &[GO],
     #[beside] variables_say_where_profiles_go_and_flags_overrule_them: &[GO],
     #[land] #[beside] metrics_are_pushed_as_they_are_scraped: &[GO],
     #[land] #[beside] totals_of_sensors_are_pushed_as_they_are_scraped: &[GO],
     #[beside] what_ended_in_an_outage_is_pushed_after_it: &[GO],
-    #[beside] a_receiver_with_the_wrong_certificate_does_no_harm: &[GO],
-    #[beside] a_receiver_that_wants_another_path_is_told_with_the_key: &[GO],
-    #[beside] a_receiver_of_the_other_protocol_is_told_with_the_key: &[GO],
-    #[beside] a_receiver_over_http_that_goes_silent_does_no_harm,
-    a_receiver_over_http_that_never_ends_its_answer_does_no_harm,
     #[land] #[beside] bad_variables_and_certificates_are_refused_by_their_name,
 ];
 
@@ -75,22 +67,6 @@ fn profiles_arrive_over_grpc_in_each_compression() -> Result<()> {
         let agent = Agent::start(&format!("otlp: {{{yaml}}}"))?;
         arrives(&agent, &collector).with_context(|| compression.to_owned())?;
         ensure!(!agent.log().contains(GAVE_UP), "not in {compression}: {}", agent.log());
-    }
-    Ok(())
-}
-
-/// The Collector reads gzip over HTTP, and its configuration allows nothing else.
-fn profiles_arrive_over_http_although_the_receiver_reads_no_zstd() -> Result<()> {
-    let collector = Collector::start()?;
-    for (compression, gave_up) in [("zstd", true), ("gzip", false), ("none", false)] {
-        let agent = Agent::start(&format!(
-            "otlp: {{endpoint: '{}', protocol: http/protobuf, compression: {compression}, interval: 1s}}",
-            collector.http_endpoint()
-        ))?;
-        arrives(&agent, &collector).with_context(|| compression.to_owned())?;
-        ensure!(agent.log().contains(GAVE_UP) == gave_up, "{compression}: {}", agent.log());
-        let failures = agent.metrics()?.sum("podperf_otlp_export_failures_total", &[]);
-        ensure!(failures == 0.0, "{failures} failures: {}", agent.log());
     }
     Ok(())
 }
@@ -142,17 +118,6 @@ fn profiles_arrive_over_mutual_tls_and_certificates_may_be_replaced() -> Result<
     certificates.authority.issue("podperf", certificates.path(), "client")?;
     within(DEADLINE, "the new ones are taken", || Ok(profile_export(&agent)?.contains("healthy").then_some(())))?;
     agent.wait_for_log("read the changed TLS files", DEADLINE)?;
-    arrives(&agent, &collector)
-}
-
-fn profiles_arrive_over_http_with_mutual_tls() -> Result<()> {
-    let certificates = Certificates::new()?;
-    let collector = Collector::start_secure(certificates.path())?;
-    let agent = Agent::start(&format!(
-        "otlp: {{endpoint: '{}', protocol: http/protobuf, interval: 1s, tls: {}}}",
-        collector.http_endpoint(),
-        certificates.yaml()
-    ))?;
     arrives(&agent, &collector)
 }
 
@@ -290,68 +255,6 @@ fn what_ended_in_an_outage_is_pushed_after_it() -> Result<()> {
     })
     .with_context(|| format!("{}\n{}", agent.log(), collector.log()))?;
     Ok(())
-}
-
-fn a_receiver_with_the_wrong_certificate_does_no_harm() -> Result<()> {
-    let certificates = Certificates::new()?;
-    let collector = Collector::start_secure(certificates.path())?;
-    let other = certificates.path().join("other.crt");
-    Authority::new("podperf-test-other")?.write(&other)?;
-    let tls = format!(", tls: {{caFile: {}}}", other.display());
-    does_no_harm(&collector.endpoint(), &tls, "unavailable", "(set `otlp.tls.caFile`")?;
-    let tls = format!(", tls: {{caFile: {}/ca.crt, serverName: elsewhere}}", certificates.path().display());
-    does_no_harm(&collector.endpoint(), &tls, "unavailable", "(set `otlp.tls.serverName`")
-}
-
-fn a_receiver_that_wants_another_path_is_told_with_the_key() -> Result<()> {
-    let collector = Collector::start()?;
-    let yaml = format!(
-        "otlp: {{endpoint: '{}', protocol: http/protobuf, path: /profiles, interval: 1s}}",
-        collector.http_endpoint()
-    );
-    let agent = Agent::start(&yaml)?;
-    within(DEADLINE, "the path is told", || Ok(profile_export(&agent)?.contains("(set `otlp.path`").then_some(())))
-        .with_context(|| agent.log())
-}
-
-fn a_receiver_of_the_other_protocol_is_told_with_the_key() -> Result<()> {
-    let collector = Collector::start()?;
-    for (endpoint, protocol, other) in
-        [(collector.endpoint(), "http/protobuf", "grpc"), (collector.http_endpoint(), "grpc", "http/protobuf")]
-    {
-        let agent = Agent::start(&format!("otlp: {{endpoint: '{endpoint}', protocol: {protocol}, interval: 1s}}"))?;
-        let way_out = format!("set `otlp.protocol: {other}`");
-        within(DEADLINE, "the key is told", || Ok(profile_export(&agent)?.contains(&way_out).then_some(())))
-            .with_context(|| format!("{protocol}: {}", agent.log()))?;
-    }
-    Ok(())
-}
-
-/// Starts a server that reads some of each request and answers with these bytes. If `endless`, it repeats them without
-/// end.
-fn answering(bytes: &'static [u8], endless: bool) -> Result<String> {
-    let listener = TcpListener::bind(("127.0.0.1", 0))?;
-    let endpoint = format!("http://{}", listener.local_addr()?);
-    // This thread ends with the test program. The connections stay open.
-    thread::spawn(move || {
-        let mut connections = Vec::new();
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            stream.read_exact(&mut [0; 24]).ok();
-            while stream.write_all(bytes).is_ok() && endless {}
-            connections.push(stream);
-        }
-    });
-    Ok(endpoint)
-}
-
-fn a_receiver_over_http_that_goes_silent_does_no_harm() -> Result<()> {
-    let endpoint = answering(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nsome", false)?;
-    does_no_harm(&endpoint, ", protocol: http/protobuf", "timeout", "no answer within 300ms")
-}
-
-fn a_receiver_over_http_that_never_ends_its_answer_does_no_harm() -> Result<()> {
-    let endpoint = answering(b"HTTP/1.1 200 OK\r\n", true)?;
-    does_no_harm(&endpoint, ", protocol: http/protobuf", "unavailable", "client error")
 }
 
 fn bad_variables_and_certificates_are_refused_by_their_name() -> Result<()> {
