@@ -17,7 +17,7 @@ use podperf_tests::{
 use tempfile::TempDir;
 
 use crate::{
-    checked::{Output, Report, api_server, command, kubeconfig, silent_server},
+    checked::{Output, Report, command, kubeconfig, silent_server},
     nobody::{ForNobody, NOBODY},
 };
 
@@ -37,10 +37,8 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] check_where_another_program_listens_is_refused_as_the_agent_is,
     #[beside] check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is,
     #[beside] check_says_what_is_left_to_the_next_agent_and_changes_nothing,
-    #[beside] check_of_a_receiver_that_is_down_is_degraded,
     check_of_servers_that_never_answer_is_over_in_time,
     #[beside] check_of_a_collector_sends_it_no_profile: &[Need::Program("go")],
-    #[beside] check_of_pods_says_what_the_agent_says,
     #[beside] check_without_credentials_is_unusable,
     #[land] #[beside] check_refuses_bad_configuration_and_arguments_as_the_agent_does,
 ];
@@ -351,13 +349,6 @@ fn check_says_what_is_left_to_the_next_agent_and_changes_nothing() -> Result<()>
     Ok(())
 }
 
-fn check_of_a_receiver_that_is_down_is_degraded() -> Result<()> {
-    let report = report(&format!("{NO_EVENTS}\notlp: {{endpoint: 'http://{NOWHERE}'}}"))?;
-    let line = report.expect("profile export", "export-failed", "degraded")?;
-    line.names(&[NOWHERE, "Connection refused", "`otlp.endpoint`"])?;
-    report.expect_verdict("degraded", &["profile export"])
-}
-
 fn check_of_servers_that_never_answer_is_over_in_time() -> Result<()> {
     let (_listener, address) = silent_server()?;
     let directory = TempDir::new()?;
@@ -386,33 +377,6 @@ fn check_of_a_collector_sends_it_no_profile() -> Result<()> {
         report.expect_verdict("usable", &[])?;
     }
     ensure!(collector.profiles()?.is_empty(), "profiles arrived: {:?}", collector.profiles()?);
-    Ok(())
-}
-
-fn check_of_pods_says_what_the_agent_says() -> Result<()> {
-    const FORBIDDEN: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":"Forbidden",
-        "message":"pods is forbidden: User \"system:serviceaccount:ns:acc\" cannot list resource \"pods\" in API group \"\" at the cluster scope","code":403}"#;
-    for (server, named) in [
-        (api_server(403, FORBIDDEN)?, "`pods` at the cluster scope"),
-        (api_server(401, "who?")?, "log in"),
-        (api_server(200, "<html>")?, "proxy"),
-        (NOWHERE.parse()?, "Connection refused"),
-    ] {
-        let directory = TempDir::new()?;
-        let yaml = format!("{NO_EVENTS}\n{}", kubeconfig(directory.path(), server)?);
-        let report = report(&yaml)?;
-        report.expect("pods", "pods-refused", "degraded")?.names(&[named])?;
-        report.expect_verdict("degraded", &["pods"])?;
-        let agent = Agent::start(&yaml)?;
-        let words = report.line("pods")?.agents_words();
-        within(DEADLINE, "the agent says what the check says", || {
-            let (_, _, status) = agent.get("/status", &[])?;
-            let status = String::from_utf8(status)?;
-            let pods = status.lines().find(|line| line.starts_with("pods ")).context("no part `pods`")?;
-            Ok(pods.ends_with(&format!("degraded     {words}")).then_some(()))
-        })
-        .with_context(|| format!("check: {words}\nagent:\n{}", agent.log()))?;
-    }
     Ok(())
 }
 

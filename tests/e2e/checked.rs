@@ -3,11 +3,9 @@
 use std::{
     fmt::Write as _,
     fs,
-    io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener},
     path::Path,
     process::{Command, Stdio},
-    thread,
     time::Duration,
 };
 
@@ -175,23 +173,4 @@ pub(crate) fn kubeconfig(directory: &Path, server: SocketAddr) -> Result<String>
     });
     fs::write(&path, text.to_string())?;
     Ok(format!("identity: kubernetes\nnodeName: a-node\nkubernetes: {{kubeconfig: {}}}", path.display()))
-}
-
-/// Starts a server that answers every request with this status and body until the test ends.
-pub(crate) fn api_server(status: u16, body: &'static str) -> Result<SocketAddr> {
-    let listener = TcpListener::bind(("127.0.0.1", 0))?;
-    let address = listener.local_addr()?;
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { continue };
-            let mut head = Vec::new();
-            let mut byte = [0];
-            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
-                head.extend(byte);
-            }
-            let length = body.len();
-            write!(stream, "HTTP/1.1 {status} -\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}").ok();
-        }
-    });
-    Ok(address)
 }

@@ -22,7 +22,6 @@ use tempfile::TempDir;
 pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_stripped_program_has_the_names_of_its_debug_file: &[GO, CC, OBJCOPY] => stripped_program_has_names,
     #[beside] a_stripped_program_has_the_names_that_are_packed_into_it: &[GO, CC, OBJCOPY, XZ] => packed_names_are_found,
-    #[beside] names_of_cpp_and_rust_are_as_they_were_written: &[GO, CXX, RUST] => names_are_as_written,
     #[beside] a_go_program_without_a_symbol_table_has_names: &[GO] => go_program_has_names,
     #[beside] a_go_program_with_c_code_and_without_a_symbol_table_has_names: &[GO, CC] => go_program_with_c_has_names,
     #[land] #[beside] code_made_at_run_time_has_the_names_of_its_map: &[GO, CC, UNSHARE] => code_made_at_run_time_has_names,
@@ -37,8 +36,6 @@ pub(crate) const TESTS: &[Test] = tests![
 /// The Collector's build needs Go.
 pub(crate) const GO: Need = Need::Program("go");
 pub(crate) const CC: Need = Need::Program("cc");
-const CXX: Need = Need::Program("c++");
-const RUST: Need = Need::Program("rustc");
 pub(crate) const OBJCOPY: Need = Need::Program("objcopy");
 const XZ: Need = Need::Program("xz");
 const UNSHARE: Need = Need::Program("unshare");
@@ -162,25 +159,6 @@ fn packed_names_are_found() -> Result<()> {
     run(Command::new("objcopy").args(["--strip-all", "--add-section", &section]).arg(&program))?;
     case.start(&format!("exec {}", program.display()))?;
     ensure_of(&case.frames(&NAP)?, &program.display().to_string())
-}
-
-fn names_are_as_written() -> Result<()> {
-    let mut case = Case::new("")?;
-    let circle = case.build("c++", "circle.cc", &[])?;
-    case.start(&format!("exec {}", circle.display()))?;
-    ensure_type(&case.frames(&["shape::Circle::wait(long)", "main"])?, "native")?;
-
-    let source = case.path("deep.rs");
-    fs::write(
-        &source,
-        "mod deep { #[inline(never)] pub fn nap() { std::hint::black_box(super::sleep()); } }\n\
-         #[inline(never)] fn sleep() -> i32 { std::thread::sleep(std::time::Duration::from_millis(20)); 1 }\n\
-         fn main() { loop { deep::nap() } }\n",
-    )?;
-    let program = case.path("deep");
-    run(Command::new("rustc").args(["-C", "force-frame-pointers=yes", "-o"]).args([&program, &source]))?;
-    case.start(&format!("exec {}", program.display()))?;
-    ensure_type(&case.frames(&["deep::deep::nap", "deep::main"])?, "rust")
 }
 
 fn go_program_has_names() -> Result<()> {
