@@ -27,7 +27,6 @@ use crate::{
 pub(crate) const TESTS: &[Test] = tests![
     #[rings] the_api_server_takes_each_set_of_values_or_the_chart_refuses_it: NEEDS,
     #[rings] a_second_release_on_the_same_nodes_is_refused: NEEDS,
-    #[rings] stored_values_of_an_older_chart_are_refused_with_the_way_out: NEEDS,
 ];
 
 const NEEDS: &[Need] = &[Need::Program("etcd"), GO[0]];
@@ -228,32 +227,6 @@ fn a_second_release_on_the_same_nodes_is_refused() -> Result<()> {
     helm_in(&plane, &["uninstall", "first", "--namespace", "one", "--wait"])?;
     within(PATIENCE, "the second release is let in", || Ok(second("second", "two", &[]).ok()))?;
     Ok(())
-}
-
-/// An older chart lacks some keys, and its release keeps its values.
-fn stored_values_of_an_older_chart_are_refused_with_the_way_out() -> Result<()> {
-    let plane = control_plane()?;
-    let (_directory, old) = crate::helm::copy_of(&chart())?;
-    let mut values: serde_yaml::Mapping = serde_yaml::from_str(&fs::read_to_string(old.join("values.yaml"))?)?;
-    for new in ["enabled", "vmPodScrape"] {
-        values.remove(new).with_context(|| format!("no `{new}`"))?;
-    }
-    fs::write(old.join("values.yaml"), serde_yaml::to_string(&values)?)?;
-    fs::remove_file(old.join("templates/values/refusals.yaml"))?;
-    fs::write(old.join("templates/NOTES.txt"), "")?;
-    let (old, new) = (old.display().to_string(), chart().display().to_string());
-    helm_in(&plane, &["install", "podperf", &old, "--namespace", "one", "--set=podMonitor.enabled=true"])?;
-    let upgrade =
-        |how: &str| helm_in(&plane, &["upgrade", "podperf", &new, "--namespace", "one", how, "--dry-run=server"]);
-    let error = upgrade("--reuse-values").err().context("values that lack keys are taken")?.to_string();
-    ensure!(
-        error.contains("vmPodScrape: the values lack it") && error.contains("--reset-then-reuse-values"),
-        "{error}"
-    );
-    let rendered = upgrade("--reset-then-reuse-values")?;
-    ensure!(rendered.contains("kind: PodMonitor"), "{rendered}");
-    // The next test must find no release.
-    helm_in(&plane, &["uninstall", "podperf", "--namespace", "one", "--wait"]).map(drop)
 }
 
 /// The usual condition of an umbrella chart.

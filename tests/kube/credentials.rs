@@ -16,7 +16,6 @@ use podperf_tests::{
 
 pub(crate) const TESTS: &[Test] = tests![
     without_a_role_the_agent_names_it_and_needs_no_restart_once_it_is_granted: NEEDS,
-    #[beside] a_role_that_is_revoked_meanwhile_costs_no_count: NEEDS,
     #[beside] an_expired_token_is_told_and_a_new_one_is_taken: NEEDS,
     #[beside] a_token_file_that_is_missing_empty_or_garbage_is_told: NEEDS,
 ];
@@ -24,7 +23,6 @@ pub(crate) const TESTS: &[Test] = tests![
 const AN_HOUR: Duration = Duration::from_secs(3600);
 /// The life of a token, long enough to start the agent.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
-const CONNECTED: &str = "podperf_kube_watch_connected";
 const FAILURES: &str = "podperf_kube_watch_failures_total";
 /// The time in which the agent has no role: five attempts fit with waits that double, and more than seven with constant
 /// waits.
@@ -66,39 +64,6 @@ fn without_a_role_the_agent_names_it_and_needs_no_restart_once_it_is_granted() -
     tell(&format!("403: connected {:.1?} after the role was granted", granted.elapsed()));
     cluster.wait_for_cpu("early", "app", finished.cpu)?;
     ensure!(cluster.agent.get("/readyz", &[])?.0 == 200, "named, but not ready");
-    ensure_discreet(&cluster.agent, &[token(&cluster)?])
-}
-
-fn a_role_that_is_revoked_meanwhile_costs_no_count() -> Result<()> {
-    let mut cluster = Cluster::start_own("", "")?;
-    let before = cluster.run_once("before", "app")?;
-    cluster.wait_for_cpu("before", "app", before.cpu)?;
-
-    // The server checks the role when a watch begins, and not later.
-    cluster.plane.revoke()?;
-    let meanwhile = cluster.run_once("meanwhile", "app")?;
-    let metrics = cluster.wait_for_cpu("meanwhile", "app", meanwhile.cpu)?;
-    ensure!(of(&metrics, CONNECTED)? == 1.0, "the watch has ended:\n{}", cluster.agent.log());
-
-    cluster.plane.start_api()?;
-    cluster.agent.wait_for_log("may not watch `pods`", RECOVERY)?;
-    wait_for_part(&cluster.agent, "pods", "degraded", &["may not", "`pods`", "config/rbac.yaml"])?;
-    let after = cluster.run_once("after", "app")?;
-    let metrics = cluster.agent.fresh_metrics()?;
-    ensure!(of(&metrics, CONNECTED)? == 0.0, "connected without a role");
-    ensure!(cpu(&metrics, "after").is_none(), "named without a role");
-    for (pod, finished) in [("before", &before), ("meanwhile", &meanwhile)] {
-        ensure_close(pod, cpu(&metrics, pod).context("its series is gone")?, finished.cpu)?;
-    }
-    ensure!(cluster.agent.get("/readyz", &[])?.0 == 200, "it counts and has pods, but is not ready");
-
-    cluster.plane.grant()?;
-    cluster.wait_for_connection()?;
-    let metrics = cluster.wait_for_cpu("after", "app", after.cpu)?;
-    for (pod, finished) in [("before", before), ("meanwhile", meanwhile)] {
-        ensure_close(pod, cpu(&metrics, pod).context("its series is gone")?, finished.cpu)?;
-    }
-    wait_for_part(&cluster.agent, "pods", "healthy", &["3 pods of node"])?;
     ensure_discreet(&cluster.agent, &[token(&cluster)?])
 }
 

@@ -12,7 +12,7 @@ use podperf_tests::{
     agent::{self, Agent},
     cluster::{Cluster, NODE, Spoilt, configuration, part, wait_for_part},
     control_plane::NEEDS,
-    http, process,
+    process,
     suite::{Test, within},
     tests,
 };
@@ -24,7 +24,6 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_kubeconfig_that_cannot_be_used_is_refused,
     #[beside] a_cluster_without_credentials_is_refused,
     a_server_that_cannot_prove_itself_is_told_until_it_can: NEEDS,
-    #[exact] a_port_where_no_api_server_is_costs_no_count: NEEDS,
     #[beside] flags_override_the_files_identity_and_kubeconfig: NEEDS,
     #[beside] without_an_identity_pods_are_cgroups_like_all_others: NEEDS,
 ];
@@ -128,29 +127,6 @@ fn a_server_that_cannot_prove_itself_is_told_until_it_can() -> Result<()> {
         }
         cluster.wait_for_connection().context(pod)?;
         cluster.wait_for_cpu(pod, "app", finished.cpu)?;
-        spoilt = cluster.into_spoilt();
-    }
-    Ok(())
-}
-
-fn a_port_where_no_api_server_is_costs_no_count() -> Result<()> {
-    let mut spoilt = Spoilt::start(AN_HOUR)?;
-    let kubeconfig = spoilt.credentials.kubeconfig();
-    let good = fs::read_to_string(&kubeconfig)?;
-    // This server answers in plain HTTP, and has no pods.
-    let other = Agent::start("identity: none")?;
-    let (nobody, other) = (http::free_address()?, other.address());
-    for (pod, server, says) in [
-        ("nobody", format!("https://{nobody}"), "refused (os error 111) (does it run, and there?)"),
-        ("plain", format!("https://{other}"), "(it does not speak TLS)"),
-        ("no-api", format!("http://{other}"), "not found (is the address right?)"),
-    ] {
-        fs::write(&kubeconfig, with(&good, "/clusters/0/cluster/server", server.clone().into())?)?;
-        let cluster = Cluster::join(spoilt, "", "")?;
-        wait_for_part(&cluster.agent, "pods", "degraded", &[&server, says]).context(pod)?;
-        cluster.run_once(pod, "app")?;
-        cluster.wait_for("podperf_cgroups_unresolved", &[], |waiting| waiting >= 1.0)?;
-        ensure_not_ready(&cluster.agent)?;
         spoilt = cluster.into_spoilt();
     }
     Ok(())

@@ -13,12 +13,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    cluster::{
-        BURN, Cluster, NODE, ONCPU, SHOP, Spoilt, series, start_in_pod, wait_for_part, wait_long_for_part,
-        wait_unscraped_for_part,
-    },
+    cluster::{Cluster, NODE, ONCPU, SHOP, Spoilt, start_in_pod, wait_for_part, wait_long_for_part},
     control_plane::{Client, NEEDS},
-    kubelet::Qos,
     suite::Test,
     tests,
 };
@@ -26,7 +22,6 @@ use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] an_agent_in_a_pod_finds_its_cluster_by_itself: NEEDS,
-    a_kubelet_tells_of_pods_and_of_their_end: NEEDS,
     #[land] a_kubelet_is_asked_at_once_about_a_container_that_nobody_knows: NEEDS,
     a_kubelets_certificate_is_checked_unless_told_otherwise: NEEDS,
     a_kubelet_that_refuses_and_babbles_is_told_and_asked_again: NEEDS,
@@ -42,36 +37,6 @@ fn an_agent_in_a_pod_finds_its_cluster_by_itself() -> Result<()> {
     let finished = cluster.run_once("cart", "web")?;
     cluster.wait_for_cpu("cart", "web", finished.cpu)?;
     wait_for_part(&cluster.agent, "pods", "healthy", &["1 pods of node `a-node` by watch"]).map(drop)
-}
-
-fn a_kubelet_tells_of_pods_and_of_their_end() -> Result<()> {
-    let cluster = in_pod(Spoilt::start(AN_HOUR)?, |api| by_kubelet(api, "interval: 1s"))?;
-    let mut pod = cluster.kubelet.pod(SHOP, "cart", Qos::Burstable, &["web"])?;
-    let running = pod.start("web", BURN)?;
-    pod.report()?;
-    let finished = pod.finish(running)?;
-    let metrics = cluster.wait_for_cpu("cart", "web", finished.cpu)?;
-    ensure!(metrics.get(CONNECTED, &[]) == Some(1.0), "not connected");
-    wait_for_part(&cluster.agent, "pods", "healthy", &["1 pods of node `a-node` by kubelet"])?;
-
-    // Without the role, the agent reports the missing permission. It needs no restart after the role is back.
-    cluster.plane.revoke()?;
-    wait_for_part(&cluster.agent, "pods", "degraded", &["may not get the pods", "`nodes/proxy`"])?;
-    cluster.wait_for(CONNECTED, &[], |connected| connected == 0.0)?;
-    cluster.plane.grant()?;
-    cluster.wait_for_connection()?;
-
-    // From here on the test does not scrape: a scrape would make the agent ask earlier, because of other containers on
-    // this machine.
-    thread::sleep(Duration::from_secs(2));
-    pod.delete()?;
-    wait_unscraped_for_part(&cluster.agent, "pods", "healthy", "0 pods of node `a-node` by kubelet")?;
-    let metrics = cluster.agent.metrics()?;
-    ensure!(metrics.get(PODS, &[]) == Some(0.0), "{:?} pods are there", metrics.get(PODS, &[]));
-    ensure!(metrics.get("podperf_kube_watch_restarts_total", &[]) == Some(1.0), "the refusal is not counted");
-    // The series stays until its grace is over.
-    ensure!(series(&metrics, ONCPU) == 1, "the series has ended with its pod");
-    Ok(())
 }
 
 fn a_kubelet_is_asked_at_once_about_a_container_that_nobody_knows() -> Result<()> {

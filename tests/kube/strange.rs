@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use http::Method;
 use podperf_tests::{
     agent::{Agent, Metrics},
@@ -17,10 +17,8 @@ use podperf_tests::{
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
-    without_a_status_the_only_container_of_a_pod_has_its_name: NEEDS,
     without_a_status_one_of_two_containers_is_counted_with_all_pods: NEEDS,
     a_status_of_a_container_that_is_not_there_makes_no_series: NEEDS,
-    a_container_id_that_is_none_is_passed_over: NEEDS,
     #[land] a_pod_that_the_api_does_not_know_is_unresolved_until_it_does: NEEDS,
     #[land] #[exact] a_pod_and_its_successor_of_the_same_name_share_the_series: NEEDS,
     #[land] #[exact] a_pod_that_is_deleted_before_it_ends_has_its_last_counts: NEEDS,
@@ -31,20 +29,6 @@ const PATIENCE: &str = "patience: 2s";
 const WAITING: &str = "podperf_cgroups_unresolved";
 const POD_INFO: &str = "podperf_pod_info";
 const AN_HOUR: Duration = Duration::from_secs(3600);
-
-fn without_a_status_the_only_container_of_a_pod_has_its_name() -> Result<()> {
-    // The patience is longer than the reading that shows the waiting count.
-    let cluster = Cluster::start("patience: 5s", "")?;
-    let mut pod = cluster.kubelet.pod(SHOP, "silent", Qos::Burstable, &["app"])?;
-    let running = pod.start("app", BURN)?;
-    let finished = pod.finish(running)?;
-    let early = cluster.wait_for(WAITING, &[], |waiting| waiting >= 1.0)?;
-    ensure!(of(&early, "silent").is_none(), "named at once, though its status may yet come");
-    let metrics = cluster.wait_for_cpu("silent", "app", finished.cpu)?;
-    let info = [("pod", "silent"), ("container", "app"), ("container_id", &*finished.id)];
-    metrics.get("podperf_container_info", &info).with_context(|| format!("no podperf_container_info {info:?}"))?;
-    Ok(())
-}
 
 fn without_a_status_one_of_two_containers_is_counted_with_all_pods() -> Result<()> {
     let cluster = Cluster::start(PATIENCE, "")?;
@@ -80,34 +64,6 @@ fn a_status_of_a_container_that_is_not_there_makes_no_series() -> Result<()> {
     pod.report()?;
     let finished = pod.finish(running)?;
     cluster.wait_for_cpu("ghost", "app", finished.cpu)?;
-    ensure_undisturbed(&cluster)
-}
-
-fn a_container_id_that_is_none_is_passed_over() -> Result<()> {
-    let cluster = Cluster::start(PATIENCE, "")?;
-    let (short, long) = ("a".repeat(63), "a".repeat(65));
-    let ids = [
-        "docker://xyz",
-        "",
-        "://",
-        "containerd://",
-        &short,
-        &format!("containerd://{short}"),
-        &format!("containerd://{long}"),
-    ];
-    let (mut pods, mut finished) = (Vec::new(), Vec::new());
-    for (number, id) in ids.into_iter().enumerate() {
-        let name = format!("garbled-{number}");
-        let mut pod = cluster.kubelet.pod(SHOP, &name, Qos::Burstable, &["app"])?;
-        let running = pod.start("app", BURN)?;
-        report_id(&cluster, &name, id)?;
-        finished.push((id, name, pod.finish(running)?.cpu));
-        pods.push(pod);
-    }
-    // Each container is the only one of its pod.
-    for (id, name, cpu) in finished {
-        cluster.wait_for_cpu(&name, "app", cpu).with_context(|| format!("containerID `{id}`"))?;
-    }
     ensure_undisturbed(&cluster)
 }
 
