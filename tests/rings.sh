@@ -34,7 +34,7 @@ inputs() {
 	kernel) echo "$built tests/kernel" ;;
 	e2e) echo "$built tests/e2e tests/collector tests/prometheus charts config docs/command.md" ;;
 	kube) echo "$built tests/kube tests/collector tests/prometheus $pages" ;;
-	faults) echo "$built tests/faults tests/kube" ;;
+	faults) echo "$built tests/faults" ;;
 	# Its rules are about all files.
 	rules) echo . ;;
 	chart) echo "$built tests/chart tests/python-once.sh tests/kube tests/prometheus tests/collector $pages" ;;

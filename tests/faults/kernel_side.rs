@@ -14,7 +14,6 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
     cluster::wait_for_part,
-    hotplug,
     load::{churn::ChurnReport, cpu::CpuReport, sleepers::SleepersReport},
     process,
     running::{Load, ONCPU, is_close, oncpu_is_cpu_stat, run},
@@ -29,10 +28,6 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] a_full_table_of_cgroups_is_told_with_the_way_out,
     an_agent_that_stood_still_finds_what_it_missed,
     a_process_has_no_names_of_the_one_whose_id_it_got: &[Need::Path(LAST_PID)],
-];
-
-pub(crate) const OF_OTHERS: &[Test] = tests![
-    a_cpu_that_goes_and_comes_back_is_counted: &[Need::OwnMachine, Need::Cpus(2)],
 ];
 
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
@@ -227,16 +222,6 @@ impl Drop for Reborn {
         self.0.kill().ok();
         self.0.wait().ok();
     }
-}
-
-fn a_cpu_that_goes_and_comes_back_is_counted() -> Result<()> {
-    hotplug::counters_follow_a_cpu_off_and_on()?;
-    row(
-        "a CPU goes offline and comes back",
-        "`CPU went offline`, `CPU came online`",
-        "of counters, at most 250 ms of that CPU",
-    );
-    Ok(())
 }
 
 fn figure(metrics: &Metrics, name: &str) -> Result<f64> {

@@ -21,14 +21,14 @@ use crate::{
 };
 
 #[rustfmt::skip]
-/// The tests of clocks, which two rings run.
+/// The tests of clocks.
 pub const TESTS: &[Test] = tests![
     a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series: CLOCK_NEEDS,
     a_clock_before_the_servers_certificate_is_told_until_it_is_right: CLOCK_NEEDS,
 ];
 
 /// An API server, and a library that changes the time.
-pub const CLOCK_NEEDS: &[Need] = &[NEEDS[0], NEEDS[1], Need::Program("faketime")];
+const CLOCK_NEEDS: &[Need] = &[NEEDS[0], NEEDS[1], Need::Program("faketime")];
 const AN_HOUR: Duration = Duration::from_secs(3600);
 const A_DAY: i64 = 86_400;
 /// The allowed difference in seconds, because the two clocks are read at slightly different times.
@@ -77,7 +77,7 @@ impl Clock {
 }
 
 /// Jumps a day ahead, back, and a day behind.
-pub fn a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series() -> Result<()> {
+fn a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series() -> Result<()> {
     let clock = Clock::new()?;
     let mut cluster = clock.cluster()?;
     let mut truths = Vec::new();
