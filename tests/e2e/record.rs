@@ -30,7 +30,6 @@ use crate::{
 pub(crate) const TESTS: &[Test] = tests![
     #[beside] recordings_have_the_loads_own_time_in_every_format: &[Need::Program("go")],
     #[land] #[measures] a_recording_has_only_its_own_time,
-    a_fifth_recording_is_refused,
     #[beside] a_recording_is_answered_when_the_agent_ends,
     #[beside] a_deep_cgroup_is_recorded_alone,
     #[land] #[beside] what_cannot_be_recorded_is_said_with_the_way_out,
@@ -145,19 +144,6 @@ fn a_recording_has_only_its_own_time() -> Result<()> {
     let seconds = slept(&folded)? / 1e9;
     ensure!((0.5..=most).contains(&seconds), "one second has {seconds} s, and took {most} s");
     Ok(())
-}
-
-fn a_fifth_recording_is_refused() -> Result<()> {
-    let agent = Agent::start("")?;
-    let url = agent.address().to_string();
-    let arguments = [&["--all", "--agent", &url][..], &UNTIL_INTERRUPTED].concat();
-    let mut recordings = (0..4).map(|_| Recording::start("", "folded", &arguments)).collect::<Result<Vec<_>>>()?;
-    recordings.iter_mut().try_for_each(Recording::begun)?;
-    let (status, _, body) = agent.get("/debug/profile?seconds=1", &[])?;
-    let says = String::from_utf8(body)?;
-    ensure!(status == 429 && says.contains("too many recordings"), "{status}: {says}");
-    drop(recordings.pop());
-    within(DEADLINE, "its place is free", || Ok((agent.get("/debug/profile?seconds=1", &[])?.0 == 200).then_some(())))
 }
 
 /// The windows are a minute long. The cuts of another recording end them, and so does the end of the agent.

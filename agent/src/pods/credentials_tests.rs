@@ -55,6 +55,14 @@ fn a_bad_kubeconfig_is_refused_with_its_path_and_without_its_secrets() {
     }
     let error = config(&KUBECONFIG.replace("name: u,", "name: v,"), Some("one")).unwrap_err();
     assert!(error.ends_with("no user `u`, which its context names"), "{error}");
+    for (good, bad, expected) in [
+        ("name: c,", "name: e,", "`c`"),
+        ("insecure-skip-tls-verify: true", "certificate-authority: /no/ca", "/no/ca"),
+        ("https://one.example:6443", "::", "failed to parse cluster url"),
+    ] {
+        let error = config(&KUBECONFIG.replace(good, bad), Some("one")).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
     let credentials = Credentials::Api { kubeconfig: Some("/nonexistent/config".into()), context: None };
     let error = credentials.config().unwrap_err().to_string();
     assert_eq!(
