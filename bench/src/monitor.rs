@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::Signal;
-use podperf_tests::{agent::Agent, process, programs};
+use podperf_tests::{agent::Agent, bpf, process, programs::Loaded};
 
 use super::agent::Configuration;
-use super::setup::Setup;
+use super::setup::{Setup, object};
 
 /// The events that every counting monitor counts.
 pub const EVENTS: [&str; 6] =
     ["cpu-clock", "task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults"];
 
-const EMPTY_PROGRAM: &str = include_str!("../programs/empty.bpf.c");
+pub(super) const EMPTY_PROGRAM: &str = include_str!("../programs/empty.bpf.c");
 const BARE_PROGRAM: &str = include_str!("../programs/bare.bpf.c");
 
 /// The longest time for a monitor to write its results and end.
@@ -108,14 +108,8 @@ impl Monitor {
 impl Part {
     fn start(self, setup: &Setup, running: &mut Running) -> Result<()> {
         match self {
-            Self::EmptyProgram => {
-                let object = setup.object("empty", EMPTY_PROGRAM)?;
-                running.attached.push(programs::load_and_attach(&object, "sched_switch")?);
-            }
-            Self::Bare => {
-                let object = setup.object("bare", BARE_PROGRAM)?;
-                running.attached.push(programs::load_and_attach(&object, "sched_switch")?);
-            }
+            Self::EmptyProgram => running.attached.push(attach_to_switch(setup, "empty", EMPTY_PROGRAM)?),
+            Self::Bare => running.attached.push(attach_to_switch(setup, "bare", BARE_PROGRAM)?),
             Self::PerfStat => running.processes.push(setup.perf_stat("perf-stat", &[])?),
             Self::PerfStatBpf => {
                 running.processes.push(setup.perf_stat("perf-stat-bpf", &["--bpf-counters"])?);
@@ -129,6 +123,11 @@ impl Part {
         }
         Ok(())
     }
+}
+
+fn attach_to_switch(setup: &Setup, name: &str, program: &str) -> Result<OwnedFd> {
+    let loaded = Loaded::load(&object(setup.scratch.path(), name, program)?)?;
+    bpf::attach_raw_tracepoint("sched_switch", loaded.program(&format!("podperf_{name}"))?)
 }
 
 /// A running monitor, which ends on drop.

@@ -102,25 +102,25 @@ impl Setup {
         command.stdout(Stdio::null()).stderr(File::create(&log)?);
         Process::spawn(name, command, stop, log)
     }
+}
 
-    /// Returns the object of one of our programs, which is compiled on first use.
-    pub fn object(&self, name: &str, program: &str) -> Result<PathBuf> {
-        let source = self.scratch.path().join(format!("{name}.bpf.c"));
-        let object = self.scratch.path().join(format!("{name}.bpf.o"));
-        if !object.exists() {
-            fs::write(&source, program)?;
-            let mut clang = Command::new("clang");
-            // Debian keeps <asm/types.h> in the directory of the architecture.
-            clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-            clang.args(["-O2", "-g", "-Wall", "-target", "bpf", "-c"]);
-            succeed(clang.arg(&source).arg("-o").arg(&object))?;
-        }
-        Ok(object)
+/// Returns the object of one of our programs, which is compiled on first use.
+pub(super) fn object(scratch: &Path, name: &str, program: &str) -> Result<PathBuf> {
+    let source = scratch.join(format!("{name}.bpf.c"));
+    let object = scratch.join(format!("{name}.bpf.o"));
+    if !object.exists() {
+        fs::write(&source, program)?;
+        let mut clang = Command::new("clang");
+        // Debian keeps <asm/types.h> in the directory of the architecture.
+        clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
+        clang.args(["-O2", "-g", "-Wall", "-target", "bpf", "-c"]);
+        succeed(clang.arg(&source).arg("-o").arg(&object))?;
     }
+    Ok(object)
 }
 
 /// Returns the path of a program: in `PATH`, or in Debian's directories for root.
-fn tool(name: &str, package: &str) -> Result<PathBuf> {
+pub(super) fn tool(name: &str, package: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     directories

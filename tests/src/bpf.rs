@@ -1,7 +1,7 @@
-//! Commands of bpf(2) that bpftool does not offer, or not in all its versions. Most return a file descriptor, and the
-//! command's effect ends when that is closed.
+//! Commands of bpf(2) that bpftool does not offer, or not in all its versions, and events of perf_event_open(2). Most
+//! return a file descriptor, and the effect ends when that is closed.
 
-#![expect(unsafe_code, reason = "bpf(2) has no safe form")]
+#![expect(unsafe_code, reason = "bpf(2) and perf_event_open(2) have no safe form")]
 
 use std::ffi::CString;
 use std::fs;
@@ -18,6 +18,13 @@ const OBJ_GET: libc::c_long = 7;
 const PROG_TEST_RUN: libc::c_long = 10;
 const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const ENABLE_STATS: libc::c_long = 32;
+
+/// `PERF_FLAG_FD_CLOEXEC`.
+const CLOEXEC: libc::c_ulong = 8;
+/// `PERF_EVENT_IOC_SET_BPF`.
+const IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
+/// The configuration of a probe at the return of a function.
+const AT_RETURN: u64 = 1;
 
 /// The member of `union bpf_attr` for `BPF_OBJ_GET`.
 #[repr(C)]
@@ -179,6 +186,69 @@ pub fn enable_run_statistics() -> Result<OwnedFd> {
         .context("failed to enable BPF statistics (needs root)")
 }
 
+/// The second version of `struct perf_event_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EventAttr {
+    pub(crate) kind: u32,
+    /// Set by [`open_event`].
+    pub(crate) size: u32,
+    pub(crate) config: u64,
+    pub(crate) sample_period: u64,
+    pub(crate) sample_type: u64,
+    pub(crate) read_format: u64,
+    pub(crate) flags: u64,
+    pub(crate) wakeup: u32,
+    pub(crate) breakpoint: u32,
+    pub(crate) config1: u64,
+    pub(crate) config2: u64,
+}
+
+/// Opens an event of all tasks on one CPU.
+pub(crate) fn open_event(attr: EventAttr, cpu: usize) -> Result<OwnedFd> {
+    let attr = EventAttr { size: u32::try_from(size_of::<EventAttr>())?, ..attr };
+    // SAFETY: an initialised attr of the size that it states, which outlives the call.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, libc::c_int::try_from(cpu)?, -1, CLOEXEC)
+    };
+    // SAFETY: the call has just returned this number.
+    unsafe { owned(fd) }
+}
+
+/// A function that can call programs.
+#[derive(Clone, Copy, Debug)]
+pub enum Probed<'a> {
+    /// A function of the kernel, by its name.
+    Kernel(&'a str),
+    /// A function of a program: the file, and the place in the file.
+    Program(&'a Path, u64),
+}
+
+/// Makes a function call a program, at its begin or at its return, for as long as the result is open.
+pub fn attach_probe(function: Probed<'_>, at_return: bool, program: &OwnedFd) -> Result<OwnedFd> {
+    let (pmu, target, offset) = match function {
+        Probed::Kernel(name) => ("kprobe", CString::new(name)?, 0),
+        Probed::Program(file, offset) => ("uprobe", CString::new(file.as_os_str().as_bytes())?, offset),
+    };
+    let kind = fs::read_to_string(format!("/sys/bus/event_source/devices/{pmu}/type"))
+        .with_context(|| format!("this kernel has no {pmu}s"))?;
+    let attr = EventAttr {
+        kind: kind.trim().parse()?,
+        config: if at_return { AT_RETURN } else { 0 },
+        config1: address(&target)?,
+        config2: offset,
+        ..EventAttr::default()
+    };
+    // The kernel wants a CPU, but its probes call programs on each CPU.
+    let event = open_event(attr, 0).with_context(|| format!("failed to open a {pmu}"))?;
+    // SAFETY: the command takes the number of a descriptor.
+    let result = unsafe { libc::ioctl(event.as_raw_fd(), IOC_SET_BPF, program.as_raw_fd()) };
+    if result < 0 {
+        bail!("failed to attach to a {pmu}: {}", std::io::Error::last_os_error());
+    }
+    Ok(event)
+}
+
 fn address(text: &CString) -> Result<u64> {
     Ok(u64::try_from(text.as_ptr().addr())?)
 }
@@ -190,9 +260,19 @@ fn address(text: &CString) -> Result<u64> {
 unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> Result<OwnedFd> {
     // SAFETY: the kernel reads size_of::<T>() bytes and takes the rest as zero.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attributes, size_of::<T>()) };
-    if fd < 0 {
+    // SAFETY: the command has just returned this number.
+    unsafe { owned(fd) }
+}
+
+/// Returns the descriptor that a system call has returned, or its error.
+///
+/// # Safety
+///
+/// The number must be what the last system call of this thread returned, and that call must return a new descriptor.
+unsafe fn owned(returned: libc::c_long) -> Result<OwnedFd> {
+    if returned < 0 {
         bail!(std::io::Error::last_os_error());
     }
-    // SAFETY: the command has just returned this descriptor, and it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd)?) })
+    // SAFETY: the descriptor is new, so it has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(returned)?) })
 }

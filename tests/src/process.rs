@@ -269,6 +269,14 @@ pub fn burn(amount: Duration) -> Result<()> {
     Ok(())
 }
 
+/// Runs `body`, and returns its wall time in nanoseconds without the time in which this process waited for a CPU.
+pub fn wall_without_queue_ns(body: impl FnOnce() -> Result<()>) -> Result<u64> {
+    let (before, start) = (Usage::of_self()?, Instant::now());
+    body()?;
+    let (wall, usage) = (start.elapsed(), Usage::of_self()?.since(before));
+    Ok(nanos(wall).saturating_sub(usage.wait_ns))
+}
+
 /// Returns a duration in whole nanoseconds, of at most 584 years.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

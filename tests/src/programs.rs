@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -142,19 +143,39 @@ impl Programs {
     }
 }
 
-/// Loads the one program of an object and attaches it to a raw tracepoint for as long as the result is open.
-///
-/// bpftool passes a program on by pinning it, so this mounts a BPF file system for a moment. The machine need not have
-/// one.
-pub fn load_and_attach(object: &Path, tracepoint: &str) -> Result<OwnedFd> {
-    let directory = tempfile::tempdir()?;
-    mount(Some("bpf"), directory.path(), Some("bpf"), MsFlags::empty(), None::<&str>)
-        .context("failed to mount a BPF file system (needs CAP_SYS_ADMIN)")?;
-    let pin = directory.path().join("program");
-    let mut bpftool = Command::new("bpftool");
-    let program = succeed(bpftool.args(["prog", "load"]).arg(object).arg(&pin)).and_then(|_| bpf::pinned(&pin));
-    umount2(directory.path(), MntFlags::MNT_DETACH).context("failed to unmount our BPF file system")?;
-    bpf::attach_raw_tracepoint(tracepoint, &program?)
+/// The programs of an object. They are loaded for as long as this lives, or as they are attached.
+#[derive(Debug)]
+pub struct Loaded(HashMap<String, OwnedFd>);
+
+impl Loaded {
+    /// Loads the programs.
+    ///
+    /// bpftool passes programs on by pinning them, so this mounts a BPF file system for a moment. The machine need not
+    /// have one.
+    pub fn load(object: &Path) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        mount(Some("bpf"), directory.path(), Some("bpf"), MsFlags::empty(), None::<&str>)
+            .context("failed to mount a BPF file system (needs CAP_SYS_ADMIN)")?;
+        let pins = directory.path().join("programs");
+        let mut bpftool = Command::new("bpftool");
+        let programs = succeed(bpftool.args(["prog", "loadall"]).arg(object).arg(&pins)).and_then(|_| opened(&pins));
+        umount2(directory.path(), MntFlags::MNT_DETACH).context("failed to unmount our BPF file system")?;
+        programs.map(Self)
+    }
+
+    /// Returns the program of this name.
+    pub fn program(&self, name: &str) -> Result<&OwnedFd> {
+        self.0.get(name).with_context(|| format!("the object has no program `{name}`"))
+    }
+}
+
+/// Opens the programs that are pinned in a directory.
+fn opened(pins: &Path) -> Result<HashMap<String, OwnedFd>> {
+    let pinned = |entry: io::Result<fs::DirEntry>| -> Result<(String, OwnedFd)> {
+        let entry = entry?;
+        Ok((entry.file_name().to_string_lossy().into_owned(), bpf::pinned(&entry.path())?))
+    };
+    fs::read_dir(pins)?.map(pinned).collect()
 }
 
 /// Runs a command to its end, and returns its stdout.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
     blocked, calls, causes, churn, cpu, crowd, descriptors, faults, flood, hoard, hog, instructions, lives, locks,
-    mixed, moved, paths, ring, sites, sleepers, storm, thicket, wakeups,
+    mixed, moved, paths, repeat, ring, sites, sleepers, storm, thicket, wakeups,
 };
 use podperf_tests::process;
 use serde::Serialize;
@@ -59,6 +59,8 @@ enum Load {
     Moved(moved::MovedArgs),
     /// Wait or spin on stacks without frame pointers that the program notes itself
     Paths(paths::PathsArgs),
+    /// Make one call again and again
+    Repeat(repeat::RepeatArgs),
     /// Retire a known number of instructions
     Loop(instructions::LoopArgs),
     /// Make short-lived cgroups, one after another
@@ -118,6 +120,7 @@ fn run(cli: Cli) -> Result<()> {
             report(&paths::run(&args)?)?;
             if args.hold { cpu::hold() } else { Ok(()) }
         }
+        Load::Repeat(args) => report(&repeat::run(&args)?),
         Load::Loop(args) => report(&instructions::run(&args)?),
         Load::Churn(args) => report(&churn::run(&args)?),
         Load::Storm(args) => report(&storm::run(&args)?),

@@ -7,17 +7,13 @@ use std::{
     net::{Ipv4Addr, UdpSocket},
     os::fd::AsRawFd as _,
     path::PathBuf,
-    time::Instant,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    cgroup,
-    process::{self, Usage},
-};
+use crate::{cgroup, process};
 
 /// `podperf-load flood`.
 #[derive(Args, Clone, Debug)]
@@ -55,12 +51,13 @@ pub fn run(args: &FloodArgs) -> Result<FloodReport> {
     filter(&receiver, args.steps)?;
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("failed to open a socket")?;
     sender.connect(receiver.local_addr()?)?;
-    let (before, start) = (Usage::of_self()?, Instant::now());
-    for _ in 0..args.packets {
-        sender.send(&[0; 64]).context("failed to send a packet")?;
-    }
-    let (wall, usage) = (start.elapsed(), Usage::of_self()?.since(before));
-    Ok(FloodReport { on_cpu_ns: process::nanos(wall).saturating_sub(usage.wait_ns) })
+    let on_cpu_ns = process::wall_without_queue_ns(|| {
+        for _ in 0..args.packets {
+            sender.send(&[0; 64]).context("failed to send a packet")?;
+        }
+        Ok(())
+    })?;
+    Ok(FloodReport { on_cpu_ns })
 }
 
 /// Gives a socket a filter that multiplies this number of times, and drops all packets.

@@ -21,6 +21,7 @@ pub mod locks;
 pub mod mixed;
 pub mod moved;
 pub mod paths;
+pub mod repeat;
 pub mod ring;
 pub mod sites;
 pub mod sleepers;
