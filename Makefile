@@ -203,9 +203,9 @@ deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database
 $(TOOLS)/bin/cargo-deny:
 	$(INSTALL) cargo-deny@$(DENY_VERSION)
 
-bench: build ## Measure the price per context switch beside other tools and how it grows, the agent at rest, at scale, with profiles, and on real servers (ARGS=growth)
+bench: build ## Measure the price per context switch beside other tools and how it grows, the agent at rest, at scale, with profiles, with sensors, and on real servers (ARGS=growth)
 	@./setup.sh bench || echo "bench: what is missing is not measured"
-	$(if $(filter scale profiles servers stacks,$(ARGS)),,bench/programs/build-perf.sh)
+	$(if $(filter growth locks switches,$(ARGS))$(if $(filter profiles scale sensors servers stacks,$(ARGS)),,all),bench/programs/build-perf.sh)
 	$(CARGO) build --release --locked -p podperf-bench -p podperf-tests
 	$(SUDO) target/release/podperf-bench $(ARGS)
 

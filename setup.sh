@@ -77,6 +77,7 @@ bench)
 	need nodejs has_program node
 	need postgresql ls -d /usr/lib/postgresql
 	need redis-server has_program redis-server
+	need strace has_program strace
 	need util-linux has_program unshare
 	;;
 test) test_ ;;

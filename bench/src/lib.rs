@@ -1,6 +1,6 @@
 //! The benchmark behind `make bench`. It measures the cost per context switch beside perf, the growth of this cost, the
-//! agent at rest, the agent on a node full of pods, the cost of profiles of frequent events, the cost of a wait for a
-//! lock, and the agent on a node of real servers.
+//! agent at rest, the agent on a node full of pods, the cost of profiles of frequent events, the cost of the sensors'
+//! events, such as waits for locks, and the agent on a node of real servers.
 //!
 //! A ring of two processes in two cgroups on one CPU does nothing but switch. Each monitor is measured in pairs: the
 //! ring without the monitor, and then with it. The rounds go over all monitors in turn, so that other work on the
@@ -16,6 +16,7 @@ pub mod monitor;
 pub mod node;
 pub mod profiles;
 pub mod scale;
+pub mod sensors;
 pub mod servers;
 pub mod setup;
 pub mod soak;
@@ -83,7 +84,7 @@ pub struct BenchArgs {
     /// Print the monitors as Markdown, as `growth` and `profiles` always are
     #[arg(long)]
     pub markdown: bool,
-    /// The arguments of `profiles`
+    /// The arguments of `profiles`, also for the wake-ups of `sensors`
     #[command(flatten)]
     pub profiles: profiles::ProfilesArgs,
     /// The arguments of `growth`
@@ -115,6 +116,8 @@ pub enum Part {
     Profiles,
     /// The cost per wait for a lock of the kernel.
     Locks,
+    /// The cost per interrupt, system call and call of a function, and of all sensors together.
+    Sensors,
     /// The agent as shipped on a node of real servers, for ten minutes.
     Servers,
     /// The whole stacks of real servers, by frame pointers and by unwind tables.
@@ -197,6 +200,9 @@ pub fn run(args: &BenchArgs) -> Result<String> {
     };
     if args.wants(Part::Locks) {
         text.push_str(&locks::run(&args.locks, &common)?);
+    }
+    if args.wants(Part::Sensors) {
+        text.push_str(&sensors::run(&args.profiles, &common)?);
     }
     if args.wants(Part::Growth) {
         text.push_str(&growth::run(&args.growth, &common)?);

@@ -82,7 +82,7 @@ pub fn profiles(profiles: &Profiles) -> String {
                 cost.programs_percent, cost.runs_per_second, cost.ns_per_run
             );
             let ratio = cost.own_percent;
-            let kernel = cost.programs_percent + cost.process_percent_counted;
+            let kernel = cost.kernel_percent();
             row("wake-ups a second", &format!("{own}, then {counted}"), "");
             row("the load itself", &format!("{:.2} %", cost.load_percent), "");
             row(
@@ -122,6 +122,6 @@ pub fn profiles(profiles: &Profiles) -> String {
     )
 }
 
-const fn holds(value: f64, at_most: f64) -> &'static str {
+pub(super) const fn holds(value: f64, at_most: f64) -> &'static str {
     if value <= at_most { "holds" } else { "missed" }
 }

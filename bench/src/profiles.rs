@@ -92,6 +92,13 @@ pub struct Cost {
     pub shed: f64,
 }
 
+impl Cost {
+    /// Returns the share of the node by the kernel's account: the agent's programs and its process.
+    pub fn kernel_percent(&self) -> f64 {
+        self.programs_percent + self.process_percent_counted
+    }
+}
+
 /// The result with the programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
@@ -111,11 +118,12 @@ pub struct Memory {
 
 /// Measures both halves.
 pub fn run(args: &ProfilesArgs, program: &Path) -> Profiles {
-    Profiles { args: args.clone(), cost: cost(args, program), memory: memory(args, program) }
+    Profiles { args: args.clone(), cost: cost(args, program, CAP), memory: memory(args, program) }
 }
 
-fn cost(args: &ProfilesArgs, program: &Path) -> Result<Cost> {
-    let mut agent = Agent::start_to_measure(program, CAP)?;
+/// Measures an agent of this configuration with the wake-ups.
+pub(super) fn cost(args: &ProfilesArgs, program: &Path, configuration: &str) -> Result<Cost> {
+    let mut agent = Agent::start_to_measure(program, configuration)?;
     thread::sleep(REST_AFTER);
     progress(&format!("profiles: {} wake-ups a second for {} s", args.wakeups, args.profile_seconds));
     let own = stretch(args, &agent)?;
