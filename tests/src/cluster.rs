@@ -269,6 +269,15 @@ fn wait_within_for_part(deadline: Duration, agent: &Agent, name: &str, state: &s
     found.with_context(|| format!("`{name}` is {last:?} instead of {state} with {says:?}:\n{}", agent.log()))
 }
 
+/// Waits in the same way without a scrape: it would read the kernel and ask a kubelet about unnamed cgroups.
+pub fn wait_unscraped_for_part(agent: &Agent, name: &str, state: &str, says: &str) -> Result<()> {
+    let found = within(SOON, "the part is as it should be", || {
+        let (is, detail) = part(agent, name)?;
+        Ok((is == state && detail.contains(says)).then_some(()))
+    });
+    found.with_context(|| format!("`{name}` is not {state} with `{says}`:\n{}", agent.log()))
+}
+
 /// Checks that all cgroups have names: none is in the row of unresolved cgroups, and none waits for a name.
 pub fn ensure_all_named(metrics: &Metrics) -> Result<()> {
     let row = metrics.get("podperf_cgroup_oncpu_seconds_total", &[("cgroup", "(unresolved)")]);
