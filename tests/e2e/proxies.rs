@@ -1,11 +1,17 @@
 //! `podperf check` behind the proxy of the environment: it is the way to a receiver, and not to an API server that
 //! `NO_PROXY` or the loopback excepts.
 
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener},
+    thread,
+};
+
 use anyhow::{Result, ensure};
 use podperf_tests::{suite::Test, tests};
 use tempfile::TempDir;
 
-use crate::checked::{Report, api_server, command, kubeconfig};
+use crate::checked::{Report, command, kubeconfig};
 
 pub(crate) const TESTS: &[Test] = tests![
     #[beside]
@@ -43,4 +49,23 @@ fn a_receiver_is_reached_through_the_proxy_of_the_environment_and_the_loopback_w
     let line = check("HTTPS_PROXY", ".vendor.invalid")?.line("profile export")?.agents_words();
     ensure!(!line.contains("proxy"), "asked through the proxy: {line}");
     Ok(())
+}
+
+/// Starts a server that answers every request with this status and body until the test ends.
+fn api_server(status: u16, body: &'static str) -> Result<SocketAddr> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
+                head.extend(byte);
+            }
+            let length = body.len();
+            write!(stream, "HTTP/1.1 {status} -\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}").ok();
+        }
+    });
+    Ok(address)
 }
