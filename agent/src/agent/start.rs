@@ -83,8 +83,8 @@ pub fn start(
     set_states(&status, &config, &sensors, host);
     let samples = parts::sampling(&config, host, &sensors.samples());
     if let Some(probes) = sensors.probes() {
-        let (functions, unreadable) = (parts::functions(&config), parts::unreadable_programs(host));
-        probing::start(probes, functions, unreadable, status.clone(), config.testing.sandbox)
+        let (functions, refused) = (parts::functions(&config), parts::unprobed_programs(host));
+        probing::start(probes, functions, refused, status.clone(), config.testing.sandbox)
             .context("failed to start a thread for the probes of functions")?;
     }
 

@@ -150,7 +150,7 @@ fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Started> {
     let sensors = Sensors::start(&settings, &Plan::default(), None)?;
     let mut states = sensors.sensor_states().to_vec();
     if let Some(probes) = sensors.probes() {
-        let tried = probing::try_once(probes, parts::functions(config), parts::unreadable_programs(host));
+        let tried = probing::try_once(probes, parts::functions(config), parts::unprobed_programs(host));
         let own = states.iter_mut().filter(|of| of.sensor.names.sensor == SENSOR);
         own.for_each(|of| (of.state, of.detail) = tried.clone());
     }

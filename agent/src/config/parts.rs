@@ -127,10 +127,14 @@ pub fn probes_programs(config: &Config) -> bool {
     functions(config).iter().any(|function| matches!(function.code, Code::Program { .. }))
 }
 
-/// Returns what the agent lacks on this machine to read the files of all programs, with the way out; `None` if it lacks
-/// nothing.
+/// Returns the reason why functions of programs cannot be probed on this machine, with the way out; `None` if they can
+/// be.
 #[must_use]
-pub fn unreadable_programs(host: &Host) -> Option<String> {
+pub fn unprobed_programs(host: &Host) -> Option<String> {
+    if host.filters_returns() {
+        let way = "needs Linux 6.12.20, 6.13.8 or 6.14, or one before 6.11";
+        return Some(format!("containers that call it would end on kernel `{}` ({way})", host.kernel));
+    }
     lacks_for_tables(host).map(|(what, way)| format!("{what} ({way})"))
 }
 

@@ -191,6 +191,13 @@ impl Host {
         kernel_version(&self.kernel).is_some_and(|version| version < OLDEST_TESTED)
     }
 
+    /// Returns whether a probe of a function's return ends processes with a filter of system calls, as containers have.
+    /// On x86-64 the return makes a system call since Linux 6.11, which their filters deny.
+    #[must_use]
+    pub fn filters_returns(&self) -> bool {
+        cfg!(target_arch = "x86_64") && filters_returns(&self.kernel)
+    }
+
     /// Returns all problems that keep podperf from running here, the most basic first. Pure.
     #[must_use]
     pub fn problems(&self) -> Vec<Unsupported> {
@@ -268,6 +275,18 @@ fn release() -> String {
 fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Returns whether a kernel of this release for x86-64 filters the system call of a probe of a return. The first
+/// releases with the correction (commit cf6cb56ef244) are of February 2025; these limits are a little later.
+fn filters_returns(release: &str) -> bool {
+    let patch = release.split(|c: char| !c.is_ascii_digit()).nth(2).and_then(|patch| patch.parse().ok()).unwrap_or(0);
+    match kernel_version(release) {
+        Some((6, 11)) => true,
+        Some((6, 12)) => patch < 20,
+        Some((6, 13)) => patch < 8,
+        _ => false,
+    }
 }
 
 /// Lists paths for a message.
@@ -428,6 +447,16 @@ mod tests {
             let host = Host { kernel: release.into(), ..Host::example() };
             assert_eq!(host.problems(), [], "{release}");
             assert_eq!(host.is_untested(), untested, "{release}");
+        }
+    }
+
+    #[test]
+    fn kernels_whose_filters_deny_probed_returns_are_known_by_their_release() {
+        for release in ["6.11.0-26-generic", "6.12.0", "6.12.12-amd64", "6.13.1", "6.12.0-55.el10.x86_64"] {
+            assert!(filters_returns(release), "{release}");
+        }
+        for release in ["6.1.0-18-amd64", "6.10.14", "6.12.48+deb13-cloud-amd64", "6.13.12", "6.14.0-15-generic", ""] {
+            assert!(!filters_returns(release), "{release}");
         }
     }
 
