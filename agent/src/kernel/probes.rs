@@ -9,7 +9,13 @@ use std::{
 
 use podperf_ebpf::abi;
 
-use super::{descriptor::attach_to_event, object::Object, perf::open_probe, sensor_programs::programs};
+use super::{
+    descriptor::attach_to_event,
+    object::{Object, fd},
+    perf::open_probe,
+    raw,
+    sensor_programs::programs,
+};
 use crate::{events::SYSFS, model::sensors::Hook};
 
 /// The programs that probed functions call.
@@ -86,6 +92,14 @@ impl Probes {
         };
         Ok(Probe { _links: [attach(&self.end, kind.at_return)?, attach(&self.begin, 0)?] })
     }
+}
+
+/// Forgets the calls that began under a previous agent, whose probes have ended: nothing saw the ends of these calls.
+pub(super) fn forget_calls(object: &Object) -> io::Result<()> {
+    raw::clear::<u64>(fd(object, "functions_calls")?)?;
+    let shares = fd(object, "functions_shares")?;
+    let info = object.map("functions_shares").and_then(raw::data).and_then(|data| data.info().ok());
+    (0..info.map_or(0, |info| info.max_entries())).try_for_each(|share| raw::update(shares, share, 0_u32))
 }
 
 /// Returns the kind of this name; `None` if the kernel does not have it.

@@ -25,7 +25,7 @@ use super::{
     object::{Object, fd, identity},
     orders::apart_ns,
     presence::Presence,
-    probes::Probes,
+    probes::{Probes, forget_calls},
     programs::{ADOPT, DROPS, ORDERS, RUN, SEE},
     raw::{self, Then},
     reading::{CpuTotals, RawReading},
@@ -136,7 +136,7 @@ impl Sensors {
         let data = fd(&object, ORDERS).map_err(LoadError::Counter)?;
         raw::lookup(data, 0_u32, std::slice::from_mut(&mut orders)).map_err(LoadError::Counter)?;
         if adopted {
-            forget_stacks(&object).map_err(LoadError::Counter)?;
+            forget_stacks(&object).and_then(|()| forget_calls(&object)).map_err(LoadError::Counter)?;
         }
         pass_counters(&mut object, &mut counters, &cpus, adopted)?;
         let stack_ring = take_ring(&mut object, "stack_ring")?;

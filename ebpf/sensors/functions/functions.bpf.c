@@ -30,22 +30,39 @@ static __always_inline bool is_call_of(struct task_struct *task, __u64 cookie, _
 	return task->pid && (!(cookie & PODPERF_FUNCTION_OF_KERNEL) || is_on_stack_of(task, (void *)stack));
 }
 
+/* Returns the place of the function in the configuration. */
+static __always_inline __u32 function_of(__u64 cookie)
+{
+	return cookie & (PODPERF_FUNCTIONS - 1);
+}
+
+/*
+ * Returns true if a call that begins at `stack` shows that the end of an earlier call was missed. At the same place,
+ * two probes of one file may report the same call; a function of the kernel has one probe.
+ */
+static __always_inline bool misses_end(struct podperf_call *earlier, __u64 cookie, __u64 stack)
+{
+	return stack > earlier->stack || cookie & PODPERF_FUNCTION_OF_KERNEL;
+}
+
 /*
  * Begins a call. Stacks grow downwards, so a call within a call of the same function has a lower stack pointer, and is
- * part of the outer call. A call with the same stack pointer takes the place of the earlier one: that one left the
- * function without a return, or a second probe of the same file reports the same call. A call from further up shows
- * that the end of the earlier call was missed.
+ * part of the outer call. A call from the same place or from further up takes the place of the earlier call, and so
+ * does a call in another program: a thread does not return to the program that it has replaced.
  */
-static __always_inline void begin_call(struct task_struct *task, __u32 function, __u64 stack)
+static __always_inline void begin_call(struct task_struct *task, __u64 cookie, __u64 stack)
 {
-	__u64 key = key_of_call(task->pid, function);
+	__u64 key = key_of_call(task->pid, function_of(cookie));
 	struct podperf_call *outer = bpf_map_lookup_elem(&functions_calls, &key), call = {};
 
+	call.program = task->self_exec_id;
 	if (outer) {
-		if (stack < outer->stack)
-			return;
-		if (stack > outer->stack)
-			drop(FUNCTIONS_DROP_MISSED_END);
+		if (outer->program == call.program) {
+			if (stack < outer->stack)
+				return;
+			if (misses_end(outer, cookie, stack))
+				drop(FUNCTIONS_DROP_MISSED_END);
+		}
 		forget_call(key, outer);
 	}
 	/* While sensors are shed, no call begins; those that have begun end as always. */
@@ -73,7 +90,7 @@ int functions_begin(struct pt_regs *ctx)
 	began = begin_own_run(account);
 	cookie = bpf_get_attach_cookie(ctx);
 	if (is_call_of(current, cookie, stack))
-		begin_call(current, cookie & (PODPERF_FUNCTIONS - 1), stack);
+		begin_call(current, cookie, stack);
 	end_own_run(account, began);
 	return 0;
 }
@@ -88,7 +105,7 @@ static __always_inline void charge_call(struct podperf_functions *row, __u32 fun
 	__u64 *words = row->first;
 
 	/* The masks are in assembly, because the compiler would remove them. They bound both indices for the verifier. */
-	asm volatile("%0 &= 3" : "+r"(at));
+	asm volatile("%0 &= 7" : "+r"(at));
 	asm volatile("%0 &= 31" : "+r"(bucket));
 	if (bucket >= PODPERF_HISTOGRAM_BUCKETS)
 		return;
@@ -125,7 +142,7 @@ int functions_end(struct pt_regs *ctx)
 	began = begin_own_run(account);
 	cookie = bpf_get_attach_cookie(ctx);
 	if (is_call_of(current, cookie, stack))
-		end_call(current, cookie & (PODPERF_FUNCTIONS - 1), stack);
+		end_call(current, function_of(cookie), stack);
 	end_own_run(account, began);
 	return 0;
 }

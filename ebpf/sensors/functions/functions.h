@@ -6,7 +6,7 @@
 #include "histograms/histograms.h"
 
 /* The most functions that the configuration may name: the number of histograms in a row. */
-#define PODPERF_FUNCTIONS 4
+#define PODPERF_FUNCTIONS 8
 
 /* A bit of the cookie of a probe whose function is the kernel's. The other bits are the place of the function. */
 #define PODPERF_FUNCTION_OF_KERNEL 0x100
@@ -18,17 +18,21 @@ struct podperf_functions {
 	__u64 second[PODPERF_HISTOGRAM_WORDS];
 	__u64 third[PODPERF_HISTOGRAM_WORDS];
 	__u64 fourth[PODPERF_HISTOGRAM_WORDS];
+	__u64 fifth[PODPERF_HISTOGRAM_WORDS];
+	__u64 sixth[PODPERF_HISTOGRAM_WORDS];
+	__u64 seventh[PODPERF_HISTOGRAM_WORDS];
+	__u64 eighth[PODPERF_HISTOGRAM_WORDS];
 };
 
 /* Value of `functions_calls`: the outermost call of a function in a thread. */
 struct podperf_call {
 	__u64 since_ns;
-	__u64 stack; /* the stack pointer at the begin */
-	__u32 share; /* the share of the thread's cgroup */
-	__u32 reserved;
+	__u64 stack;   /* the stack pointer at the begin */
+	__u32 share;   /* the share of the thread's cgroup */
+	__u32 program; /* the low half of `self_exec_id`: the program that the thread runs */
 };
 
-_Static_assert(__builtin_offsetof(struct podperf_functions, fourth) ==
+_Static_assert(__builtin_offsetof(struct podperf_functions, eighth) ==
 		   __builtin_offsetof(struct podperf_functions, first) +
 		       (PODPERF_FUNCTIONS - 1) * PODPERF_HISTOGRAM_WORDS * sizeof(__u64),
 	       "a histogram for each function");
