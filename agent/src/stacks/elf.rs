@@ -10,8 +10,8 @@ use object::{
     LittleEndian, U32,
     elf::{
         ELFCLASS32, ELFCLASS64, ELFDATA2LSB, ELFMAG, FileHeader32, FileHeader64, NT_GNU_BUILD_ID, NoteHeader32, PF_X,
-        PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_COMPRESSED, SHF_EXECINSTR, SHF_WRITE, SHN_XINDEX, SHT_DYNSYM, SHT_NOTE,
-        SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, SectionHeader32, SectionHeader64,
+        PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_COMPRESSED, SHF_EXECINSTR, SHF_WRITE, SHN_XINDEX, SHT_DYNSYM, SHT_GNU_VERSYM,
+        SHT_NOTE, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, SectionHeader32, SectionHeader64,
     },
     pod::{self, Pod},
     read::elf::{FileHeader, ProgramHeader, SectionHeader},
@@ -63,6 +63,8 @@ pub(super) struct Elf {
     pub(super) symbols: Option<SymbolTable>,
     /// `.dynsym` with the exported functions.
     pub(super) dynamic: Option<SymbolTable>,
+    /// The versions of the symbols in `dynamic`: two bytes each.
+    pub(super) versions: Option<Extent>,
     /// The function table of a Go program.
     pub(super) go: Option<GoTable>,
 }
@@ -180,6 +182,7 @@ impl Elf {
             match section.kind {
                 SHT_SYMTAB => self.symbols = self.symbols.or_else(table),
                 SHT_DYNSYM => self.dynamic = self.dynamic.or_else(table),
+                SHT_GNU_VERSYM => self.versions = self.versions.or(Some(section.extent)),
                 SHT_NOTE => self.read_notes(file, section.extent),
                 SHT_PROGBITS if section.is_code() && text.is_none() && is_named(section, b".text\0") => {
                     text = Some(Extent { offset: section.address, size: section.extent.size });

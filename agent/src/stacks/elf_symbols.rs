@@ -3,7 +3,7 @@
 
 use object::{
     LittleEndian,
-    elf::{SHN_UNDEF, STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT, Sym32, Sym64},
+    elf::{STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT, Sym32, Sym64},
     pod,
     read::elf::Sym,
 };
@@ -75,24 +75,13 @@ pub(super) fn exported_word(elf: &Elf, file: &(impl ReadAt + ?Sized), name: &[u8
     found
 }
 
-/// Returns the file's own address of the function with this name in a symbol table, which is the mangled name in C++ and
-/// Rust; `None` if it is not there.
-pub(super) fn address_of(elf: &Elf, file: &(impl ReadAt + ?Sized), name: &str) -> Option<u64> {
-    let find = if elf.is_64 { find::<Sym64<LittleEndian>> } else { find::<Sym32<LittleEndian>> };
-    let name = [name.as_bytes(), b"\0"].concat();
-    [elf.symbols, elf.dynamic].into_iter().flatten().find_map(|table| find(table, file, &name))
-}
-
-/// Searches one table for a function of this file. `name` ends with a zero.
-fn find<S: Sym<Endian = LittleEndian>>(table: SymbolTable, file: &(impl ReadAt + ?Sized), name: &[u8]) -> Option<u64> {
-    let mut found = None;
-    for_each(table.symbols, file, |symbol: &S| {
-        let is_function = symbol.st_type() == STT_FUNC && symbol.st_shndx(LittleEndian) != SHN_UNDEF;
-        if found.is_none() && is_function && is_named(table, file, symbol, name) {
-            found = Some(symbol.st_value(LittleEndian).into());
-        }
-    });
-    found
+/// Returns the rank of a symbol by its binding: if several symbols name one function, the most public one wins.
+pub(super) const fn rank(binding: u8) -> u8 {
+    match binding {
+        STB_LOCAL => 0,
+        STB_WEAK => 1,
+        _ => 2,
+    }
 }
 
 /// Returns whether a symbol has this name, which ends with a zero.
@@ -119,12 +108,7 @@ fn search<S: Sym<Endian = LittleEndian>>(
     let (mut sized, mut unsized_) = (Nearest::new(wanted), Nearest::new(wanted));
     for_each(table.symbols, file, |symbol: &S| {
         let Some(code) = code.get(usize::from(symbol.st_shndx(LittleEndian))).copied().flatten() else { return };
-        // If several symbols name one function, the most public one wins.
-        let rank = match symbol.st_bind() {
-            STB_LOCAL => 0,
-            STB_WEAK => 1,
-            _ => 2,
-        };
+        let rank = rank(symbol.st_bind());
         let name = symbol.st_name(LittleEndian);
         let (value, size): (u64, u64) = (symbol.st_value(LittleEndian).into(), symbol.st_size(LittleEndian).into());
         match (symbol.st_type(), size) {
@@ -146,7 +130,8 @@ fn search<S: Sym<Endian = LittleEndian>>(
     best.collect()
 }
 
-fn for_each<S: Sym>(symbols: Extent, file: &(impl ReadAt + ?Sized), mut visit: impl FnMut(&S)) {
+/// Visits the symbols of a table in their order.
+pub(super) fn for_each<S: Sym>(symbols: Extent, file: &(impl ReadAt + ?Sized), mut visit: impl FnMut(&S)) {
     let entry = size_of::<S>();
     let mut buffer = vec![0; entry * CHUNK];
     let mut left = (symbols.size / entry as u64).min(MAX_SYMBOLS) * entry as u64;
@@ -221,7 +206,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::stacks::elf::example;
+    use crate::stacks::{elf::example, named_functions};
 
     fn names(file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<String>> {
         let found = Elf::parse(file).map(|elf| functions(&elf, file, addresses)).unwrap_or_default();
@@ -235,18 +220,6 @@ mod tests {
             .map(|name| Some(name).filter(|name| !name.is_empty()));
         let found = names(&example::file()[..], &addresses);
         assert_eq!(found.iter().map(Option::as_deref).collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn a_function_is_found_by_its_name_and_where_it_is_in_the_file() {
-        let file = example::file();
-        let elf = Elf::parse(&file[..]).unwrap();
-        let find = |name: &str| address_of(&elf, &file[..], name);
-        assert_eq!((find("first"), find("second")), (Some(0x40_1000), Some(0x40_1020)));
-        // A part of a name, data, and a function that is not in the file or has no type.
-        assert_eq!(["firs", "irst", "", "none", "_start"].map(find), [None; 5]);
-        assert_eq!(elf.offset_of_code(0x40_1020), Some(0x120));
-        assert_eq!([0x40_0fff, 0x40_1040, 0x100].map(|address| elf.offset_of_code(address)), [None; 3]);
     }
 
     #[test]
@@ -360,7 +333,9 @@ mod tests {
             file.truncate(length.max(64));
             names(&file[..], &[0, 0x40_1000, 0x40_1031, u64::MAX]);
             if let Some(elf) = Elf::parse(&file[..]) {
-                let _offset = address_of(&elf, &file[..], "second").and_then(|address| elf.offset_of_code(address));
+                for address in named_functions::addresses_of(&elf, &file[..], "second") {
+                    let _offset = elf.offset_of_code(address);
+                }
             }
         }
     }

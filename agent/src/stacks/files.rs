@@ -35,6 +35,8 @@ pub(super) struct FileId {
     device: u64,
     inode: u64,
     modified: (i64, i64),
+    /// The kernel sets this time, so no pod can make a file with the identity of another one.
+    changed: (i64, i64),
     pub(super) size: u64,
 }
 
@@ -55,6 +57,7 @@ impl From<&Metadata> for FileId {
             device: metadata.dev(),
             inode: metadata.ino(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
             size: metadata.size(),
         }
     }

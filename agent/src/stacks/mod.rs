@@ -2,10 +2,10 @@
 //!
 //! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects`, `lines`, `vdso` and `code`
 //! read the files that processes have mapped, on the threads of `reader`. `debuginfod` asks servers for debug files.
-//! `probing` finds the functions that the configuration names, and probes them.
+//! `finding` finds the functions that the configuration names on such a thread, and `probing` probes them.
 //! `unwinder` reads the ring of copies, and `turns` unwinds them. All other modules are pure. Mapped files are
-//! untrusted: `read_at`, `elf`, `elf_symbols`, `go_functions`, `go_module`, `line_table`, `debug_section`, `perf_map`,
-//! `maps`, `demangle`, `hotspot`, `copied` and `dwarf` accept any bytes.
+//! untrusted: `read_at`, `elf`, `elf_symbols`, `named_functions`, `go_functions`, `go_module`, `line_table`,
+//! `debug_section`, `perf_map`, `maps`, `demangle`, `hotspot`, `copied` and `dwarf` accept any bytes.
 
 mod allowances;
 mod asking;
@@ -21,6 +21,7 @@ mod dwarf;
 mod elf;
 mod elf_symbols;
 mod files;
+mod finding;
 mod functions;
 pub mod fuzzing;
 mod go_functions;
@@ -30,6 +31,7 @@ mod kept;
 mod line_table;
 mod lines;
 mod maps;
+mod named_functions;
 mod nearest;
 mod objects;
 mod packed_symbols;
