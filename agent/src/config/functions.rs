@@ -12,6 +12,9 @@ use crate::model::{
 /// The longest name: it is a label of metrics.
 const LONGEST_NAME: usize = 64;
 
+/// Functions that return twice: the second return would end the program.
+const TWICE: [&str; 6] = ["setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "getcontext", "swapcontext"];
+
 /// One of `functions:`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
@@ -43,6 +46,9 @@ impl FunctionKeys {
         }
         if !binary.is_empty() && !binary.starts_with('/') {
             return Err(format!("`{name}`: `{binary}` is no absolute path (as in `/usr/sbin/nginx`)"));
+        }
+        if TWICE.contains(&symbol.as_str()) {
+            return Err(format!("`{name}`: `{symbol}` returns twice, and a probe of its return would end the program"));
         }
         Ok(Function { name: name.clone(), code })
     }
@@ -123,6 +129,7 @@ mod tests {
             ("{name: a, binary: /bin/a}", "`a` needs `kernel`, or else"),
             ("{name: a, kernel: vfs_read, symbol: main}", "`a` needs `kernel`, or else"),
             ("{name: a, binary: bin/a, symbol: main}", "`bin/a` is no absolute path"),
+            ("{name: a, binary: /bin/a, symbol: _setjmp}", "`a`: `_setjmp` returns twice"),
             ("{name: a, kernel: f}, {name: a, kernel: g}", "two functions have the name `a`"),
             ("{name: a, kernels: f}", "unknown key `kernels`"),
         ] {
