@@ -14,7 +14,7 @@ use podperf_tests::{
     bpffs::Bpffs,
     cgroup::TestCgroup,
     load::{self, sleepers::SleepersReport},
-    process::bind_to_parent,
+    process::{bind_to_parent, end},
     running::{count, run, time},
     suite::{self, Need, Test},
     tests,
@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land]
     calls_of_a_program_are_counted_with_their_length,
     a_function_is_found_in_the_file_system_of_a_container: &[Need::Program("unshare"), Need::Program("mount")],
+    a_pod_with_many_files_takes_no_probes_from_others: &[Need::Program("unshare"), Need::Program("mount")],
     #[exact]
     counts_follow_the_name_of_a_function_when_the_list_changes,
     a_function_of_the_kernel_is_measured_or_refused_by_its_name,
@@ -141,6 +142,33 @@ fn a_function_is_found_in_the_file_system_of_a_container() -> Result<()> {
     calls_are(&agent.fresh_metrics()?, &cgroup, function, WAITS, Duration::from_nanos(report.waited_ns))?;
     // The probe would keep the file system in use.
     wait_until_told(&agent, "healthy", &format!("`{function}` nowhere"))
+}
+
+/// A pod has more mount namespaces than there are probes, with another file in each. Another pod starts after that.
+fn a_pod_with_many_files_takes_no_probes_from_others() -> Result<()> {
+    let (directory, load) = (tempfile::tempdir()?, load::binary()?);
+    let (binary, function) = (directory.path().join("program"), "podperf_wait_outer");
+    let (load, file, mount) = (load.display(), binary.display(), directory.path().display());
+    let (many, one) = (TestCgroup::new("many")?, TestCgroup::new("one")?);
+    let agent = Agent::start(&yaml(&[of_program(&binary, function)]))?;
+    let start = |cgroup: &TestCgroup, script: &str| {
+        cgroup.command().args(["sh", "-c", script]).spawn().context("failed to start sh")
+    };
+    let contained = format!("mount -t tmpfs tmpfs {mount} && echo $1 >{file} && exec sleep 600");
+    let script = format!("for file in $(seq 70); do unshare -m sh -c '{contained}' sh $file & done; wait");
+    let mut noisy = start(&many, &script)?;
+    wait_until_told(&agent, "degraded", "8 files of a function")?;
+    let calls = format!("while {file} {} >/dev/null; do sleep 1; done", sleepers(&one));
+    let script = format!("exec unshare -m sh -c 'mount -t tmpfs tmpfs {mount} && cp {load} {file} && {calls}'");
+    let mut quiet = start(&one, &script)?;
+    let counted = suite::within(Duration::from_secs(60), "calls in the other pod are counted", || {
+        let metrics = agent.fresh_metrics()?;
+        let found = count(&metrics, &format!("{LATENCY}_count"), &one, &[("function", function)]);
+        Ok(found.is_ok_and(|calls| calls > 0.0).then_some(()))
+    });
+    end(&mut noisy, Signal::SIGKILL, Duration::from_secs(5));
+    end(&mut quiet, Signal::SIGKILL, Duration::from_secs(5));
+    counted
 }
 
 fn counts_follow_the_name_of_a_function_when_the_list_changes() -> Result<()> {
