@@ -114,14 +114,27 @@ static __always_inline void charge_call(struct podperf_functions *row, __u32 fun
 	__sync_fetch_and_add(&words[1 + bucket], 1);
 }
 
-/* Ends a call. A call whose begin was not seen is not counted, nor a call within a call: its stack pointer is lower. */
+/*
+ * Returns true if a call that ends at `stack` is a call within `outer`. On x86-64 a return takes the return address off
+ * the stack; arm64 has it in a register.
+ */
+static __always_inline bool ends_within(struct podperf_call *outer, __u64 stack)
+{
+#if defined(__TARGET_ARCH_x86)
+	return stack <= outer->stack;
+#else
+	return stack < outer->stack;
+#endif
+}
+
+/* Ends a call. A call whose begin was not seen is not counted, nor a call within a call. */
 static __always_inline void end_call(struct task_struct *task, __u32 function, __u64 stack)
 {
 	__u64 key = key_of_call(task->pid, function), ns;
 	struct podperf_call *call = bpf_map_lookup_elem(&functions_calls, &key);
 	struct podperf_functions *row;
 
-	if (!call || stack < call->stack)
+	if (!call || ends_within(call, stack))
 		return;
 	ns = bpf_ktime_get_ns() - call->since_ns;
 	forget_call(key, call);
