@@ -108,7 +108,7 @@ fn search<S: Sym<Endian = LittleEndian>>(
     let (mut sized, mut unsized_) = (Nearest::new(wanted), Nearest::new(wanted));
     for_each(table.symbols, file, |symbol: &S| {
         let Some(code) = code.get(usize::from(symbol.st_shndx(LittleEndian))).copied().flatten() else { return };
-        let rank = rank(symbol.st_bind());
+        let rank = u64::from(rank(symbol.st_bind()));
         let name = symbol.st_name(LittleEndian);
         let (value, size): (u64, u64) = (symbol.st_value(LittleEndian).into(), symbol.st_size(LittleEndian).into());
         match (symbol.st_type(), size) {
