@@ -25,8 +25,10 @@ const ON: &str = "sensors: {interrupts: {enabled: true}}\nstacks: {enabled: fals
 const OF_CGROUPS: &str = "podperf_cgroup_interrupted_seconds_total";
 const OF_IDLE: &str = "podperf_node_idle_interrupted_seconds_total";
 const OF_NODE: &str = "podperf_node_interrupted_seconds_total";
-/// Multiplications in a filter that take longer than to send a packet and to receive it.
-const STEPS: u16 = 2000;
+/// Divisions in a filter that take longer than to send a packet and to receive it.
+const STEPS: u16 = 4000;
+/// Packets of a flood.
+const PACKETS: u32 = 50_000;
 
 fn received(metrics: &Metrics, cgroup: &TestCgroup) -> Result<Duration> {
     time(metrics, OF_CGROUPS, cgroup, &[("kind", "net_rx")])
@@ -35,7 +37,8 @@ fn received(metrics: &Metrics, cgroup: &TestCgroup) -> Result<Duration> {
 /// Sends packets from a new cgroup. Returns the time of the sender, and the part of it in which packets were received.
 fn flood(agent: &Agent, steps: u16) -> Result<(Duration, Duration)> {
     let cgroup = TestCgroup::new("flood")?;
-    let report: FloodReport = run(&format!("flood --cpu 0 --steps {steps} --cgroup {}", cgroup.path().display()))?;
+    let report: FloodReport =
+        run(&format!("flood --cpu 0 --packets {PACKETS} --steps {steps} --cgroup {}", cgroup.path().display()))?;
     let received = received(&agent.fresh_metrics()?, &cgroup)?;
     Ok((Duration::from_nanos(report.on_cpu_ns), received))
 }

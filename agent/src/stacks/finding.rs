@@ -54,7 +54,7 @@ pub(super) struct Search {
     pub(super) new: Vec<Found>,
     /// All files that processes see now.
     pub(super) seen: HashSet<FileOf>,
-    /// Some processes cannot be looked into.
+    /// Most processes cannot be looked into.
     pub(super) is_denied: bool,
     /// Some files or namespaces were left out, because one pod or cgroup has too many.
     pub(super) is_cut: bool,
@@ -155,21 +155,23 @@ impl Finder {
     }
 }
 
-/// Returns the mount namespaces by owner, whether some processes could not be looked into, and whether some namespaces
-/// were left out.
+/// Returns the mount namespaces by owner, whether most processes could not be looked into, and whether some namespaces
+/// were left out. A process of an outer user namespace is closed to everybody, and is no sign of a missing privilege.
 fn mount_namespaces() -> (Vec<(String, Namespaces)>, bool, bool) {
-    let (mut namespaces, mut is_denied, mut is_cut) = (BTreeMap::<u64, Vec<Pid>>::new(), false, false);
+    let (mut namespaces, mut is_cut) = (BTreeMap::<u64, Vec<Pid>>::new(), false);
+    let (mut open, mut denied) = (0, 0);
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         match fs::metadata(format!("/proc/{process}/ns/mnt")) {
             Ok(namespace) => {
+                open += 1;
                 let processes = namespaces.entry(namespace.ino()).or_default();
                 if processes.len() < TRIED {
                     processes.push(Pid(process));
                 }
             }
             // A process that has ended is nowhere.
-            Err(error) => is_denied |= error.kind() == io::ErrorKind::PermissionDenied,
+            Err(error) => denied += u32::from(error.kind() == io::ErrorKind::PermissionDenied),
         }
     }
     let mut owners = BTreeMap::<String, Namespaces>::new();
@@ -181,7 +183,7 @@ fn mount_namespaces() -> (Vec<(String, Namespaces)>, bool, bool) {
             is_cut = true;
         }
     }
-    (owners.into_iter().collect(), is_denied, is_cut)
+    (owners.into_iter().collect(), denied > open, is_cut)
 }
 
 fn first_of(namespaces: &[Vec<Pid>]) -> Pid {

@@ -180,7 +180,7 @@ impl Attached {
         }
         if self.is_denied {
             let way = "needs CAP_SYS_PTRACE, and an AppArmor profile that allows ptrace";
-            failed.push(format!("the files of some processes cannot be read ({way})"));
+            failed.push(format!("the files of most processes cannot be read ({way})"));
         }
         failed.sort_unstable();
         if failed.is_empty() {

@@ -27,7 +27,7 @@ pub struct FloodArgs {
     /// Packets to send
     #[arg(long, default_value_t = 200_000)]
     pub packets: u32,
-    /// Multiplications in the receiver's filter, which runs in the soft interrupt, and drops each packet
+    /// Divisions in the receiver's filter, which runs in the soft interrupt, and drops each packet
     #[arg(long, default_value_t = 0)]
     pub steps: u16,
 }
@@ -60,13 +60,14 @@ pub fn run(args: &FloodArgs) -> Result<FloodReport> {
     Ok(FloodReport { on_cpu_ns })
 }
 
-/// Gives a socket a filter that multiplies this number of times, and drops all packets.
+/// Gives a socket a filter that divides this number of times, and drops all packets.
 fn filter(socket: &UdpSocket, steps: u16) -> Result<()> {
     let step = |code: u32, k| {
         let code = u16::try_from(code).unwrap_or(u16::MAX);
         libc::sock_filter { code, jt: 0, jf: 0, k }
     };
-    let mut filter = vec![step(libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K, 3); usize::from(steps)];
+    let mut filter = vec![step(libc::BPF_LD | libc::BPF_IMM, u32::MAX)];
+    filter.extend(vec![step(libc::BPF_ALU | libc::BPF_DIV | libc::BPF_K, 1); usize::from(steps)]);
     filter.push(step(libc::BPF_RET | libc::BPF_K, 0));
     let program = libc::sock_fprog { len: u16::try_from(filter.len())?, filter: filter.as_mut_ptr() };
     let size = libc::socklen_t::try_from(size_of::<libc::sock_fprog>())?;
