@@ -136,6 +136,8 @@ fn judge(address: &str) -> Result<()> {
                 "blob" | "tree" => file_exists(rest),
                 // Signatures name a workflow with the tag after an `@`, which ends the address here.
                 ".github" => file_exists(&format!("main/.github/{rest}")),
+                // `jb install` takes a directory, with the version after an `@`.
+                "charts" => file_exists(&format!("main/charts/{rest}")),
                 _ => {
                     ensure!(section.is_empty() || SECTIONS.contains(&section), "GitHub serves no `{section}` there");
                     Ok(())

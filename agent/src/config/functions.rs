@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config, ConfigError, parts, sensors};
+use super::{Config, ConfigError, Unwinding, sensors};
 use crate::model::{
     functions::{Code, Function, MOST, SENSOR},
-    mode::Mode,
     sensors::named,
 };
 
@@ -82,7 +81,8 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         return bad(format!("the list is empty, and `sensors.{SENSOR}.enabled` is true"));
     }
     let of_program = wanted(config).into_iter().find(|function| matches!(function.code, Code::Program { .. }));
-    match of_program.filter(|_| parts::mode(config) != Mode::Profiles) {
+    let has_user_frames = config.stacks.enabled && config.stacks.unwind != Unwinding::None;
+    match of_program.filter(|_| !has_user_frames) {
         Some(Function { name, .. }) => bad(format!(
             "`{name}` is a function of a program, and the agent reads files of programs only for stacks with user \
              frames (set `stacks.enabled: true`, and `stacks.unwind` to `tables` or `frame-pointers`)"
