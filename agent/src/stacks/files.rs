@@ -35,8 +35,6 @@ pub(super) struct FileId {
     device: u64,
     inode: u64,
     modified: (i64, i64),
-    /// The kernel sets this time, so no pod can make a file with the identity of another one.
-    changed: (i64, i64),
     pub(super) size: u64,
 }
 
@@ -44,10 +42,22 @@ impl FileId {
     pub(super) fn of(file: &File) -> io::Result<Self> {
         file.metadata().map(|metadata| Self::from(&metadata))
     }
+}
 
-    /// Returns the identity that a file of an image's layer has in all containers: each has a device of its own.
-    pub(super) const fn on_any_device(&self) -> Self {
-        Self { device: 0, ..*self }
+/// The identity of a file of an image's layer in all containers: each has a device of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct LayerFile {
+    on_any_device: FileId,
+    /// The kernel sets this time, so no pod can make a file with the identity of another one. It also changes when a
+    /// name of the file is removed.
+    changed: (i64, i64),
+}
+
+impl LayerFile {
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        let on_any_device = FileId { device: 0, ..FileId::from(&metadata) };
+        Ok(Self { on_any_device, changed: (metadata.ctime(), metadata.ctime_nsec()) })
     }
 }
 
@@ -57,7 +67,6 @@ impl From<&Metadata> for FileId {
             device: metadata.dev(),
             inode: metadata.ino(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
             size: metadata.size(),
         }
     }

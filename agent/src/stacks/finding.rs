@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     elf::Elf,
-    files::{FileId, Watched, open_below},
+    files::{LayerFile, Watched, open_below},
     named_functions::addresses_of,
     read_at::ReadAt,
     reader::{Place, Pulse, Reader, Unread, Whose, owner_of},
@@ -35,7 +35,7 @@ const TRIED: usize = 3;
 
 /// A file of a function: the function's place in the configuration, and the file. Containers of one image share the
 /// files of the image, and a probe of one is a probe of all, so the device is left out.
-pub(super) type FileOf = (usize, FileId);
+pub(super) type FileOf = (usize, LayerFile);
 
 /// The mount namespaces of one owner: some processes in each.
 type Namespaces = Vec<Vec<Pid>>;
@@ -201,8 +201,8 @@ fn look(functions: &[OfProgram], namespaces: &[Vec<Pid>], known: &Mutex<Known>, 
                 return;
             }
             let Ok(file) = open_below(process, binary) else { continue };
-            let Ok(id) = FileId::of(&file) else { continue };
-            let of = (*place, id.on_any_device());
+            let Ok(id) = LayerFile::of(&file) else { continue };
+            let of = (*place, id);
             let mut seen = lock(sight);
             if seen.files.contains(&of) {
                 continue;
@@ -306,7 +306,7 @@ mod tests {
     fn a_file_with_the_inode_the_length_and_the_time_of_another_one_is_another_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("program");
-        let id = || FileId::of(&fs::File::open(&path).unwrap()).unwrap().on_any_device();
+        let id = || LayerFile::of(&fs::File::open(&path).unwrap()).unwrap();
         fs::write(&path, example::file()).unwrap();
         let (before, modified) = (id(), fs::metadata(&path).unwrap().modified().unwrap());
         // The clock of files has ticks of some milliseconds.

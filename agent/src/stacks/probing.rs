@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    files::{FileId, open_below},
+    files::{LayerFile, open_below},
     finding::{FileOf, Finder, Found, MOST_NAMESPACES, MOST_OF_ONE, Search},
 };
 use crate::{
@@ -143,7 +143,7 @@ impl Attached {
         }
         let Code::Program { binary, .. } = &self.functions.get(place)?.code else { return None };
         let file = open_below(found.process, binary).ok()?;
-        let is_it = FileId::of(&file).ok()?.on_any_device() == id;
+        let is_it = LayerFile::of(&file).ok()? == id;
         is_it.then(|| self.probes.program(number(place), file.as_fd(), offset))
     }
 
