@@ -22,7 +22,7 @@ use crate::{
     access::Access,
     attribution::RowRules,
     collector::{Observation, Purpose, ReadError, Reader},
-    config::{Config, Metrics, OwnSeries, Runner, Settings, parts},
+    config::{Config, Metrics, OwnSeries, Runner, Settings, parts, states},
     export::{
         Drawer,
         otlp::{Exporter, Health},
@@ -196,7 +196,7 @@ impl Agent {
         let mut parts = self.status.parts();
         // A BPF scheduler comes and goes while the agent runs.
         if let Some(name) = sched_ext::scheduler() {
-            let (state, detail) = parts::bpf_scheduler(&name);
+            let (state, detail) = states::bpf_scheduler(&name);
             parts.push(Part { part: "scheduler", state, detail });
         }
         // The exporters keep their own state, and log its changes themselves.

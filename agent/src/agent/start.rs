@@ -15,7 +15,7 @@ use crate::{
     access::Access,
     checkpoint::Store,
     collector::{self, Checkpoint, CollectorSettings, Reader, UnwinderChannels},
-    config::{Config, Runner, Settings, parts},
+    config::{Config, Runner, Settings, parts, states},
     events::plan::Plan,
     export::{
         Drawer, Sinks,
@@ -81,7 +81,7 @@ pub fn start(
     let store = pins.is_some().then(|| Store::new(&config.run_dir));
     let checkpoint = Checkpoint::find(store, &sensors, &status);
     set_states(&status, &config, &sensors, host);
-    let samples = parts::sampling(&config, host, &sensors.samples());
+    let samples = states::sampling(&config, host, &sensors.samples());
     if let Some(probes) = sensors.probes() {
         let (functions, refused) = (parts::functions(&config), parts::unprobed_programs(host));
         probing::start(probes, functions, refused, status.clone(), config.testing.sandbox)
@@ -99,7 +99,7 @@ pub fn start(
         }
         None => (None, None),
     };
-    let stacks_with = |kernel_names| parts::stacks(&config, &Host { kernel_names, ..host.clone() });
+    let stacks_with = |kernel_names| states::stacks(&config, &Host { kernel_names, ..host.clone() });
     let (reader, collector) = collector::start(
         sensors,
         CollectorSettings {
@@ -259,19 +259,19 @@ fn start_pods(
 /// Sets the first state of each part, in the words that `/status` and the metrics use.
 fn set_states(status: &Status, config: &Config, sensors: &Sensors, host: &Host) {
     let (wanted, got) = (config.testing.tracepoint, sensors.tracepoint());
-    let (state, detail) = parts::scheduling(wanted, got, host.sees_all_processes);
+    let (state, detail) = states::scheduling(wanted, got, host.sees_all_processes);
     status.set("scheduling sensor", state, detail);
-    let (state, detail) = parts::cgroup2(host);
+    let (state, detail) = states::cgroup2(host);
     status.set("cgroup2", state, detail);
     status.set("cgroup sensor", State::Healthy, "births and deaths from the kernel");
-    let (state, detail) = parts::stacks(config, host);
+    let (state, detail) = states::stacks(config, host);
     status.set("stacks", state, detail);
-    if let Some((state, detail)) = parts::unwinding(config, host, sensors.copies_refused()) {
+    if let Some((state, detail)) = states::unwinding(config, host, sensors.copies_refused()) {
         status.set("unwinding", state, detail);
     }
-    let (state, detail) = parts::samples(config, host, &sensors.samples());
+    let (state, detail) = states::samples(config, host, &sensors.samples());
     status.set("cpu samples", state, detail);
-    if let Some((state, detail)) = parts::isolated_cpus(config, host) {
+    if let Some((state, detail)) = states::isolated_cpus(config, host) {
         status.set("isolated cpus", state, detail);
     }
     for SensorState { sensor, state, detail } in sensors.sensor_states() {

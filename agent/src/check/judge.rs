@@ -10,7 +10,7 @@ use super::{
     text::{one_line, way_out, way_out_of},
 };
 use crate::{
-    config::{Config, ConfigError, Counters, Unwinding, parts},
+    config::{Config, ConfigError, Counters, Unwinding, parts, states},
     events::{plan::Source, state::EventState},
     kernel::{
         LoadError, OpenCounter, SensorState,
@@ -98,7 +98,7 @@ fn pods(found: &Result<Pods, SourceError>) -> Check {
 fn machine(host: &Host) -> Vec<Check> {
     let (major, minor) = OLDEST_TESTED;
     let untested = if host.is_untested() { ", not tested" } else { "" };
-    let (tree, cgroup2) = parts::cgroup2(host);
+    let (tree, cgroup2) = states::cgroup2(host);
     let of_tree = if tree == State::Healthy { Code::Cgroup2Found } else { Code::Cgroup2Part };
     let lockdown = match host.lockdown.as_deref() {
         None => "not in force, as far as can be seen from here".to_owned(),
@@ -148,7 +148,7 @@ fn programs(config: &Config, findings: &Findings) -> Check {
             Check::unsupported(Code::ProgramsNotTried, NAME, (detail, Some(Remedy::FixFirst)))
         }
         Some(Ok(got)) => {
-            let (state, detail) = parts::scheduling(config.testing.tracepoint, got.tracepoint, got.sees_all_tasks);
+            let (state, detail) = states::scheduling(config.testing.tracepoint, got.tracepoint, got.sees_all_tasks);
             let id = match state {
                 State::Healthy => Code::ProgramsAttached,
                 _ if got.sees_all_tasks => Code::ProgramsRawTracepoint,
@@ -204,12 +204,12 @@ fn verifier_log(error: &anyhow::Error) -> Option<String> {
 
 /// Makes the line of a BPF scheduler.
 fn bpf_scheduler(name: &str) -> Check {
-    let (state, detail) = parts::bpf_scheduler(name);
+    let (state, detail) = states::bpf_scheduler(name);
     part(Code::SchedulerBpf, "scheduler", state, (detail, None))
 }
 
 fn stacks(config: &Config, host: &Host) -> Check {
-    let (state, detail) = parts::stacks(config, host);
+    let (state, detail) = states::stacks(config, host);
     let missing: Vec<_> = host.without_names(parts::mode(config)).into_iter().map(|(_, need)| need).collect();
     let id = match parts::wants_profiles(config) {
         false => Code::StacksOff,
@@ -223,7 +223,7 @@ fn stacks(config: &Config, host: &Host) -> Check {
 fn unwinding(config: &Config, findings: &Findings) -> Option<Check> {
     let Some(Ok(started)) = &findings.programs else { return None };
     let (host, refused) = (&findings.host, started.copies_refused.as_deref());
-    let (state, detail) = parts::unwinding(config, host, refused)?;
+    let (state, detail) = states::unwinding(config, host, refused)?;
     let id = match config.stacks.unwind {
         Unwinding::None => return None,
         Unwinding::FramePointers => Code::UnwindingFramePointers,
@@ -238,7 +238,7 @@ fn unwinding(config: &Config, findings: &Findings) -> Option<Check> {
 /// Makes the line of samples; `None` where the programs themselves did not start.
 fn samples(config: &Config, findings: &Findings) -> Option<Check> {
     let Some(Ok(started)) = &findings.programs else { return None };
-    let (state, detail) = parts::samples(config, &findings.host, &started.samples);
+    let (state, detail) = states::samples(config, &findings.host, &started.samples);
     let id = match started.samples {
         Ok(Some(_)) => Code::SamplesTaken,
         Ok(None) => Code::SamplesOff,
@@ -249,7 +249,7 @@ fn samples(config: &Config, findings: &Findings) -> Option<Check> {
 
 /// Makes the line of isolated CPUs; `None` on a machine without any.
 fn isolated_cpus(config: &Config, host: &Host) -> Option<Check> {
-    let (state, detail) = parts::isolated_cpus(config, host)?;
+    let (state, detail) = states::isolated_cpus(config, host)?;
     let id = match config.overhead.interrupt_isolated_cpus {
         false => Code::IsolatedCpusLeftAlone,
         true => Code::IsolatedCpusInterrupted,

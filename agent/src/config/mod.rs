@@ -12,6 +12,7 @@ pub mod parts;
 mod runner;
 mod sensors;
 mod server;
+pub mod states;
 mod testing;
 mod text;
 mod variables;

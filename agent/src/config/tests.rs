@@ -136,7 +136,7 @@ fn user_stacks_are_copied_only_where_tables_lack_nothing() {
     config.stacks.unwind = Unwinding::Tables;
     let copies = |config: &Config, host: &Host| parts::sensor_settings(config, host).copies;
     let by_tables = (State::Healthy, "by the unwind tables of the programs' files".to_owned());
-    assert_eq!((copies(&config, &host), parts::unwinding(&config, &host, None)), (true, Some(by_tables)));
+    assert_eq!((copies(&config, &host), states::unwinding(&config, &host, None)), (true, Some(by_tables)));
     let instead = "by frame pointers instead of tables: ";
     for (lacking, needs) in [
         (Host { sees_all_processes: false, ..host.clone() }, "(set `hostPID: true`, "),
@@ -144,18 +144,18 @@ fn user_stacks_are_copied_only_where_tables_lack_nothing() {
     ] {
         for (receiver, expected) in [("", State::Healthy), ("http://x:1", State::Degraded)] {
             config.otlp.endpoint = receiver.into();
-            let (state, detail) = parts::unwinding(&config, &lacking, None).unwrap();
+            let (state, detail) = states::unwinding(&config, &lacking, None).unwrap();
             assert_eq!((copies(&config, &lacking), state), (false, expected), "{detail}");
             assert!(detail.starts_with(instead) && detail.contains(needs), "{detail}");
         }
     }
-    let (state, detail) = parts::unwinding(&config, &host, Some("failed to start BPF program `sample`")).unwrap();
+    let (state, detail) = states::unwinding(&config, &host, Some("failed to start BPF program `sample`")).unwrap();
     assert!(state == State::Degraded && detail.contains("`sample` (report this as a bug"), "{detail}");
     config.stacks.unwind = Unwinding::FramePointers;
     let by_pointers = (State::Healthy, "by frame pointers, as `stacks.unwind` says".to_owned());
-    assert_eq!((copies(&config, &host), parts::unwinding(&config, &host, None)), (false, Some(by_pointers)));
+    assert_eq!((copies(&config, &host), states::unwinding(&config, &host, None)), (false, Some(by_pointers)));
     (config.stacks.unwind, config.stacks.enabled) = (Unwinding::Tables, false);
-    assert_eq!((copies(&config, &host), parts::unwinding(&config, &host, None)), (false, None));
+    assert_eq!((copies(&config, &host), states::unwinding(&config, &host, None)), (false, None));
 }
 
 #[test]
