@@ -14,12 +14,12 @@ pub mod readings;
 mod restart;
 mod sampling;
 mod scrapers;
+mod settings;
 
 use crate::model::facts::Fact;
 use std::{
     collections::{HashMap, HashSet},
     io,
-    path::PathBuf,
     sync::{Arc, PoisonError, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant, SystemTime},
@@ -28,25 +28,23 @@ use std::{
 use tracing::{debug, warn};
 
 use crate::{
-    attribution::{Ledger, Names, RowRules, Snapshot},
+    attribution::{Ledger, Names, Snapshot},
     cgroups::{Place, Tree, walk},
     checkpoint::RestartStats,
-    filter::{Filter, Filters},
+    filter::Filters,
     kernel::{
-        AnsweringTime, CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
+        CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
         clock::{monotonic_ns, thread_cpu, wall},
         records::{RawSample, StackRecord},
     },
-    limits::{Limits, MemorySettings, OverheadUse, cpu::Overhead, losses::Losses},
+    limits::{Limits, OverheadUse, losses::Losses},
     model::{
         ids::{CgroupId, Pid},
-        mode::Mode,
-        status::{State, Status},
+        status::State,
         usage::{SeenTime, Usage},
     },
     pods::PodIndex,
-    stacks::{Proofs, RawProfile, Window},
-    telemetry::heartbeat::Heartbeat,
+    stacks::{Proofs, Window},
 };
 use readings::{Deltas, Readings};
 
@@ -60,6 +58,7 @@ pub use restart::Checkpoint;
 use restart::{Checkpointer, Restored};
 use sampling::Sampling;
 pub use sampling::SamplingStates;
+pub use settings::CollectorSettings;
 
 /// The rings are emptied at this interval. They hold some thousand records.
 const DRAIN_EVERY: Duration = Duration::from_millis(250);
@@ -97,49 +96,6 @@ pub struct Observation {
     pub proofs: Proofs,
     /// Statistics of checkpoints; `None` without checkpoints.
     pub restart: Option<RestartStats>,
-}
-
-/// The settings of the collector.
-#[derive(Debug)]
-pub struct CollectorSettings {
-    /// The cgroup2 mount.
-    pub cgroup_root: PathBuf,
-    /// The rules that decide which rows there are.
-    pub rules: RowRules,
-    /// The longest wait for a pod's name; `None` if no source of pods is connected.
-    pub patience: Option<Duration>,
-    /// The status to which the collector reports: pod names, losses, checkpoints and limits.
-    pub status: Status,
-    /// The cap on the CPU time that podperf may take.
-    pub overhead: Overhead,
-    /// The shortest time between two readings: a request within this time gets the last reading.
-    pub coalesce: Duration,
-    /// The account of readers; it is charged with the readings that they request.
-    pub answering: AnsweringTime,
-    /// The cap on the memory that podperf may take.
-    pub memory: MemorySettings,
-    /// The heartbeat, which beats once per turn of the thread.
-    pub heartbeat: Heartbeat,
-    /// The interval of profiles and their receiver; `None` makes no profiles.
-    pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
-    /// The part of stacks that is taken.
-    pub mode: Mode,
-    /// The states of the part `stacks` while the kernel shows its functions, and while it hides them.
-    pub stacks: Option<[(State, String); 2]>,
-    /// The filter of the agent's own profiles.
-    pub filter: Filter,
-    /// The channel to the symbolizer for processes with new stacks, which it reads before they end.
-    pub new_processes: mpsc::SyncSender<Pid>,
-    /// The channels from and to the thread that unwinds copied stacks; `None` if stacks are not copied.
-    pub unwinder: Option<UnwinderChannels>,
-    /// The largest number of cached stacks.
-    pub max_stacks: usize,
-    /// The largest number of samples that wait for the name of their pod.
-    pub max_samples: usize,
-    /// The time that one sample on the CPU stands for; `None` if such samples are not taken.
-    pub sample_period: Option<Duration>,
-    /// The states of these samples; `None` if the agent cannot tell from the time of threads that they do not come.
-    pub samples: Option<SamplingStates>,
 }
 
 /// Walks the cgroup tree and starts the thread. `sensors` must have been started before, so that no cgroup is missed.
