@@ -48,7 +48,7 @@ pub(crate) fn all_rows_are_the_machine() -> Result<()> {
 }
 
 /// Returns the idle time of all CPUs by the kernel, in ticks.
-fn idle_ticks() -> Result<u64> {
+pub(crate) fn idle_ticks() -> Result<u64> {
     let stat = fs::read_to_string("/proc/stat")?;
     Ok(stat.split_whitespace().nth(4).context("a short `/proc/stat`")?.parse()?)
 }
