@@ -29,7 +29,7 @@ const WAIT: &str = "podperf_cgroup_wait_seconds_total";
 
 pub(crate) fn tests() -> Vec<Test> {
     let tests: &[Test] = tests![
-        #[land] #[exact] a_crowd_of_cgroups_takes_no_row_of_another_container,
+        #[land] #[measures] a_crowd_of_cgroups_takes_no_row_of_another_container,
         #[exact] a_crowd_that_was_there_first_takes_no_row_of_another_container,
         a_crowd_of_cgroups_leaves_room_for_the_stacks_of_another_container,
         #[exact] a_cgroup_without_a_row_is_charged_to_its_container_or_user: maps::needs(),
