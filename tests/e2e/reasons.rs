@@ -11,6 +11,7 @@ use podperf_tests::{
     http::{get_text, get_within},
     load::blocked::BlockedReport,
     pprof,
+    running::ONCPU,
     suite::{Need, Test, within},
     tests,
 };
@@ -50,9 +51,14 @@ fn start(nobody: &ForNobody, yaml: &str) -> Result<(Started, SocketAddr)> {
     Ok((agent, address))
 }
 
-/// Records a cgroup for two seconds.
+/// Records a cgroup for two seconds, once its load has begun: on a busy machine that may take a while.
 fn record(address: SocketAddr, cgroup: &TestCgroup, activity: &str, format: &str) -> Result<Vec<u8>> {
     let subject = cgroup.kernel_path();
+    let family = if activity == "on-cpu" { ONCPU } else { WAIT };
+    within(DEADLINE, "the load has begun", || {
+        let metrics = Metrics::parse(&get_text(address, "/metrics")?.1);
+        Ok((metrics.sum(family, &[("cgroup", subject)]) > 0.0).then_some(()))
+    })?;
     let path = format!("/debug/profile?subject={subject}&activity={activity}&format={format}&seconds=2");
     let (status, _, body) = get_within(DEADLINE, address, &path)?;
     ensure!(status == 200, "{path} answered {status}: {}", String::from_utf8_lossy(&body));

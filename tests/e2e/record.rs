@@ -188,14 +188,15 @@ fn what_cannot_be_recorded_is_said_with_the_way_out() -> Result<()> {
     let agent = Agent::start("")?;
     let url = agent.address().to_string();
     let cgroup = TestCgroup::new("idle")?;
-    let _ran = Held::start(&cgroup, &["sleepers", "--waits", "1"])?;
+    let ran = Held::start(&cgroup, &["sleepers", "--waits", "1"])?;
     let mistyped = format!("{}x", cgroup.kernel_path());
     let nearest = format!("did you mean `{}`", cgroup.kernel_path());
     let nothing = TestCgroup::new("nothing")?;
     let outer = TestCgroup::new("outer")?;
     let inner = outer.child("inner")?;
-    let _ran_inside = Held::start(&inner, &["sleepers", "--waits", "1"])?;
-    thread::sleep(Duration::from_secs(1));
+    let ran_inside = Held::start(&inner, &["sleepers", "--waits", "1"])?;
+    // A wait that ended later would be recorded.
+    within(DEADLINE, "both have slept", || Ok((ran.is_done() && ran_inside.is_done()).then_some(())))?;
     let all_below = format!("record `{}/`", outer.kernel_path());
     for (arguments, code, says) in [
         (&["/a", "-o", "x.png"][..], BAD_ARGUMENTS, &["unknown extension of `x.png`", ".pb.gz"][..]),
