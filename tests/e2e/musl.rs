@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     path::Path,
     process::{Child, Command, Stdio},
-    thread,
     time::Duration,
 };
 
@@ -12,8 +11,9 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
+    pprof::Sample,
     process,
-    suite::{Need, Test, tell},
+    suite::{Need, Test, tell, within},
     tests,
 };
 use tempfile::TempDir;
@@ -37,6 +37,9 @@ const PATHS: [&str; 6] = [
 const REASONS: [&str; 4] = ["sleep", "poll", "futex", "pipe"];
 /// The time of waits that is recorded.
 const RECORDED: Duration = Duration::from_secs(4);
+/// The time limit for the agent to read the code, and the time of the recordings that look for it.
+const READ: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_secs(1);
 /// The least share of the waiting time with whole stacks.
 const LEAST_WHOLE: f64 = 0.95;
 
@@ -48,8 +51,11 @@ fn waits_in_musl_are_guessed_up_to_the_outermost_function() -> Result<()> {
         let cgroup = TestCgroup::new("musl")?;
         let mut load = start(&program.display().to_string(), cgroup.path())?;
         let agent = Agent::start("stacks: {unwind: tables, maxWalks: 0}")?;
-        // In the first windows the agent reads the code.
-        thread::sleep(RECORDED);
+        // Stacks are cut until the agent has read the code, and recordings of first windows may fail.
+        within(READ, "the agent has read the code", || {
+            let samples = Recording::of(&agent, &cgroup, LOOK).unwrap_or_default();
+            Ok((share_of_whole(&samples) >= LEAST_WHOLE).then_some(()))
+        })?;
         let samples = Recording::of(&agent, &cgroup, RECORDED)?;
         load.stdin.take();
         ensure!(load.wait()?.success(), "the program failed");
@@ -86,6 +92,16 @@ fn waits_in_musl_are_guessed_up_to_the_outermost_function() -> Result<()> {
         ensure!(share >= LEAST_WHOLE, "{share} of the waiting time have whole stacks, and not {other:#?}");
     }
     Ok(())
+}
+
+/// Returns the share of the waiting time with whole stacks; NaN without waits.
+fn share_of_whole(samples: &[Sample]) -> f64 {
+    let time = |is_wanted: &dyn Fn(&Sample) -> bool| {
+        let waits = samples.iter().filter(|sample| REASONS.contains(&sample.label("reason")));
+        let ns: u64 = waits.filter(|&sample| is_wanted(sample)).map(|sample| sample.values[0]).sum();
+        Duration::from_nanos(ns).as_secs_f64()
+    };
+    time(&|sample| sample.label("unwind") == "guessed") / time(&|_| true)
 }
 
 fn build(program: &Path, flags: &[&str]) -> Result<()> {
