@@ -177,10 +177,8 @@ impl Collector {
     /// Returns all profiles that have arrived up to now.
     pub fn profiles(&self) -> Result<Vec<Profile>> {
         let text = self.text();
-        // The last line may still be incomplete.
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut profiles = Vec::new();
-        for (number, line) in whole.lines().enumerate() {
+        for (number, line) in text.lines().enumerate() {
             let request: wire::Request =
                 serde_json::from_str(line).context("failed to parse what the Collector wrote")?;
             profiles.extend(request.profiles(number)?);
@@ -188,10 +186,13 @@ impl Collector {
         Ok(profiles)
     }
 
-    /// Returns the profiles as the Collector wrote them, in JSON.
+    /// Returns the profiles as the Collector wrote them, in JSON: a line for each request.
     #[must_use]
     pub fn text(&self) -> String {
-        fs::read_to_string(self.directory.path().join("profiles.json")).unwrap_or_default()
+        let written = fs::read(self.directory.path().join("profiles.json")).unwrap_or_default();
+        // The last line may still be incomplete, and end amid a number or a letter.
+        let whole = written.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        String::from_utf8_lossy(&written[..whole]).into_owned()
     }
 
     /// Returns the waits that have arrived for one cgroup, in no order.
