@@ -150,7 +150,7 @@ fn main() -> ExitCode {
         #[exact] a_wait_from_before_the_agent_is_not_counted_from_its_second_begin: &[Need::Cpus(2)] => shed_sensors::a_wait_from_before_the_agent_is_not_counted_from_its_second_begin,
         #[land] #[measures] all_programs_together_load_and_count_exactly => itself::all_programs_load_and_count_exactly,
         #[land] the_programs_of_the_other_unwinding_load => itself::the_programs_of_the_other_unwinding_load,
-        #[land] cgroups_of_one_slot_are_counted_apart: maps::needs() => rows::cgroups_of_one_slot_are_counted_apart,
+        #[land] #[measures] cgroups_of_one_slot_are_counted_apart: maps::needs() => rows::cgroups_of_one_slot_are_counted_apart,
         a_dead_cgroups_slot_is_anothers: maps::needs() => rows::a_dead_cgroups_slot_is_anothers,
         #[exact] a_row_without_its_cgroup_is_freed: maps::needs() => rows::a_row_without_its_cgroup_is_freed,
         dumped_maps_have_field_names: maps::needs() => maps::dumps_have_field_names,
