@@ -195,7 +195,9 @@ fn a_tap_zooms_and_a_search_finds() -> Result<()> {
          document.title=frame.getAttribute('width')+' '+told+' | '+document.getElementById('shown').textContent;",
     )?;
     ensure!(title.starts_with("100% podperf_wait_middle: "), "{title}");
-    ensure!(title.contains("| 1 frame, 1") || title.contains("| 1 frame, 9"), "{title}");
+    // On a busy machine the load waits for a CPU, too, after each of its sleeps.
+    let share = title.split("| 1 frame, ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    ensure!(share.is_some_and(|percent| percent > 50.0), "{title}");
     ensure!(dom.contains("class=\"f hit\"") && dom.contains("class=\"f past miss\""), "{dom}");
     Ok(())
 }
