@@ -27,6 +27,7 @@ mod sharing;
 mod shed_sensors;
 mod stacks;
 mod syscalls;
+mod tickless;
 mod truth;
 mod unwinding;
 mod waits;
@@ -181,6 +182,7 @@ fn main() -> ExitCode {
             interrupts::TESTS,
             &locks::tests(),
             &syscalls::tests(),
+            tickless::TESTS,
             unwinding::TESTS,
             tests,
         ]

@@ -128,6 +128,8 @@ pub enum Need {
     HardwarePmu,
     /// At least this number of CPUs.
     Cpus(usize),
+    /// A CPU that has no tick while it runs a single thread.
+    NohzFull,
     /// A directory whose files are on a disk, not in memory.
     Disk(&'static str),
     /// A controller of the cgroup2 tree.
@@ -164,6 +166,7 @@ impl Need {
                 let mut names = pmus.map(|pmu| pmu.file_name().to_string_lossy().into_owned());
                 (!names.any(|name| is_core_pmu(&name))).then(|| "no hardware PMU".to_owned())
             }
+            Self::NohzFull => nohz_full_cpu().is_none().then(|| "no `nohz_full` CPU".to_owned()),
             Self::Disk(directory) => {
                 let kind = fs::create_dir_all(directory).ok().and_then(|()| statfs(directory).ok());
                 let memory = [TMPFS_MAGIC, RAMFS_MAGIC].map(Some).contains(&kind.map(|stat| stat.filesystem_type()));
@@ -187,6 +190,14 @@ impl Need {
 #[must_use]
 pub fn long() -> bool {
     std::env::var_os(LONG).is_some()
+}
+
+/// Returns the first CPU that has no tick while it runs a single thread (`nohz_full=`); `None` if there is no such CPU.
+#[must_use]
+pub fn nohz_full_cpu() -> Option<usize> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/nohz_full").ok()?;
+    // Without `nohz_full=`, kernels print `(null)` or an empty line.
+    list.trim().split(['-', ',']).next()?.parse().ok()
 }
 
 /// Returns whether a PMU of this name in sysfs belongs to the CPUs themselves.

@@ -88,7 +88,8 @@ impl Emulator {
         let more = row.command_line;
         let line = format!("console={console} quiet loglevel=1 panic=-1 {more} -- {work} {tests}");
         let mut command = self.command()?;
-        command.args(row.machine.flags()).args(["-m", "1G", "-display", "none", "-nodefaults", "-no-reboot"]);
+        command.args(row.machine.flags()).args(["-smp", &row.cpus.to_string()]);
+        command.args(["-m", "1G", "-display", "none", "-nodefaults", "-no-reboot"]);
         command.args(["-serial", "stdio", "-kernel"]).arg(kernel(row)?).arg("-initrd").arg(initramfs);
         command.arg("-append").arg(line.trim_end());
         process::bind_to_parent(&mut command);

@@ -136,7 +136,7 @@ mod tests {
     use crate::vm::rows::Machine;
 
     const TESTS: Row =
-        Row { name: "6.1", machine: Machine::X86_64, suite: "bookworm", command_line: "", work: Work::Tests };
+        Row { name: "6.1", machine: Machine::X86_64, suite: "bookworm", command_line: "", cpus: 2, work: Work::Tests };
 
     fn outcomes(console: &str) -> Vec<Outcome> {
         Report::read(&TESTS, console, None).tests.into_iter().map(|ended| ended.outcome).collect()
