@@ -72,6 +72,7 @@ bench)
 	need bpftrace has_program bpftrace
 	need libbpf-tools has_program offcputime
 	need g++ has_program c++
+	need elfutils has_program eu-stack
 	need musl-tools has_program musl-gcc
 	need nginx-light has_program nginx
 	need nodejs has_program node

@@ -1,10 +1,11 @@
 //! The stacks of real servers, by frame pointers and by unwind tables. Nothing is asserted.
 //!
 //! Two agents watch the loads of `bench/programs/servers` at the same time. Each of them records waits and samples on the
-//! CPU, and the recordings say where each stack ended. Their metrics say what that cost. Then a third agent compares
-//! remembered stacks with the real ones.
+//! CPU, and the recordings say where each stack ended. Their metrics say what that cost. Then the loads are stopped,
+//! and elfutils unwinds their stacks, too. At last a third agent compares remembered stacks with the real ones.
 
 mod costs;
+mod held;
 mod shadow;
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path, thread, time::Duration};
@@ -178,6 +179,9 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
     let pairs = before.iter().zip(&after);
     let costs: Vec<_> = pairs.map(|(before, after)| Costs::between(before, after, &cgroups)).collect();
     text += &costs::table(&WAYS, &costs)?;
+    if let Some(tables) = agents.last() {
+        text += &held::run(tables, &loads)?;
+    }
     drop(agents);
     progress(&format!("stacks: another agent compares remembered stacks for {} s", args.stack_seconds));
     text += &shadow::run(program, WAYS[1], WARM_UP, Duration::from_secs(args.stack_seconds))?;
