@@ -1,5 +1,5 @@
-//! Builds the kernel side: clang makes the one BPF object, and bindgen makes the Rust view of its ABI header. The
-//! script also writes a description of the map values, from the object.
+//! Builds the kernel side: clang makes the BPF object, and that of recordings of system calls; bindgen makes the Rust
+//! view of their ABI headers. The script also writes a description of the map values, from the object.
 #![expect(clippy::print_stderr, reason = "how a build script talks to cargo")]
 
 #[path = "build/layout.rs"]
@@ -130,12 +130,13 @@ fn build() -> Result<(), Box<dyn Error>> {
     }
     let include = [&sources, &folder, &generated].map(|directory| format!("-I{}", directory.display()));
     let object = out.join("podperf.bpf.o");
-    compile(&sources, &include, &object)?;
+    compile(&sources.join("podperf.bpf.c"), &include, &object)?;
+    compile(&sources.join("recorded_calls.bpf.c"), &include, &out.join("recorded_calls.bpf.o"))?;
     fs::write(out.join("layout.txt"), layout::describe(&fs::read(&object)?, &names)?)?;
     bindings(&generated, &include, &drops, &out)
 }
 
-fn compile(sources: &Path, include: &[String], object: &Path) -> Result<(), Box<dyn Error>> {
+fn compile(source: &Path, include: &[String], object: &Path) -> Result<(), Box<dyn Error>> {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let (arch, triple) = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
         "x86_64" => ("x86", "x86_64-linux-gnu"),
@@ -158,13 +159,13 @@ fn compile(sources: &Path, include: &[String], object: &Path) -> Result<(), Box<
         // The object must contain no path of the build machine.
         .arg(format!("-ffile-prefix-map={}=.", env::current_dir()?.display()))
         .arg("-c")
-        .arg(sources.join("podperf.bpf.c"))
+        .arg(source)
         .arg("-o")
         .arg(object);
     let output = command.output().map_err(|err| format!("failed to run `{clang}`: {err} ({TOOLS})"))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("failed to compile the BPF object ({TOOLS}):\n{stderr}").into());
+        return Err(format!("failed to compile `{}` ({TOOLS}):\n{stderr}", source.display()).into());
     }
     Ok(())
 }
@@ -176,6 +177,7 @@ fn bindings(generated: &Path, include: &[String], drops: &[String], out: &Path) 
         .header(generated.join("abi.h").to_string_lossy())
         .clang_args(include)
         .allowlist_file(".*podperf\\.h")
+        .allowlist_file(".*recorded_calls\\.h")
         .allowlist_file(format!(".*{}/[^/]*/[^/.]*\\.h", sensors::FOLDER))
         .prepend_enum_name(false)
         .layout_tests(false)

@@ -66,7 +66,7 @@ pub(crate) fn write(names: &[String], to: &Path) -> Result<Vec<String>, Box<dyn 
     let (drops, are_reasons) = drops(names, &to.join("sensor_drops.h"))?;
     let include =
         |suffix: &str| -> String { names.iter().map(|name| format!("#include \"{name}/{name}{suffix}\"\n")).collect() };
-    fs::write(to.join("abi.h"), format!("#include \"podperf.h\"\n{}", include(".h")))?;
+    fs::write(to.join("abi.h"), format!("#include \"podperf.h\"\n#include \"recorded_calls.h\"\n{}", include(".h")))?;
     let mut riders = include(".bpf.h");
     for Point { name: point, parameters, before, arguments } in POINTS {
         let (mut all_off, mut calls) = (Vec::new(), String::new());

@@ -1,7 +1,11 @@
-//! The kernel side of podperf: the BPF object's bytes, and the types it shares with user space.
+//! The kernel side of podperf: the bytes of the BPF objects, and the types they share with user space.
 
 /// The BPF object, built from `bpf/podperf.bpf.c`, with the alignment that the ELF parser needs.
 pub static OBJECT: &[u8] = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/podperf.bpf.o"))).0;
+
+/// The object of a recording of system calls, built from `bpf/recorded_calls.bpf.c`, with the same alignment.
+pub static RECORDED_CALLS_OBJECT: &[u8] =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/recorded_calls.bpf.o"))).0;
 
 /// The layout of the data that stays in the kernel, see `build/layout.rs`. Another layout needs another
 /// `PODPERF_LAYOUT`.
@@ -21,7 +25,8 @@ pub mod sensors {
 #[repr(C, align(32))]
 struct Aligned<const N: usize>([u8; N]);
 
-/// The ABI, generated from `bpf/podperf.h` and from the headers of the sensors, which document each field.
+/// The ABI, generated from `bpf/podperf.h`, `bpf/recorded_calls.h` and the headers of the sensors, which document
+/// each field.
 pub mod abi {
     #![allow(missing_docs, non_camel_case_types, non_snake_case, reason = "generated; documented in podperf.h")]
     #![allow(clippy::all, reason = "generated")]

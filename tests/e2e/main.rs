@@ -37,6 +37,7 @@ mod sampled;
 mod scrape;
 mod storm;
 mod strangers;
+mod syscalls;
 mod tls;
 mod waiting;
 mod wide_filters;
@@ -83,6 +84,6 @@ fn main() -> ExitCode {
         full::TESTS,
     ]
     .concat();
-    let shown = [record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS, reasons::TESTS].concat();
+    let shown = [record::TESTS, syscalls::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS, reasons::TESTS].concat();
     suite::run(&[agent, waits, server, receivers, stacks, shown].concat())
 }

@@ -1,6 +1,6 @@
-//! The sensor `calls`. The truth is the number of system calls that the load makes.
+//! The sensor `calls`, and recordings of system calls. The truth is the number of system calls that the load makes.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::{
@@ -11,12 +11,14 @@ use podperf_tests::{
     agent::{self, Agent, Metrics},
     bpffs::Bpffs,
     cgroup::TestCgroup,
+    http::{ask, get_within},
     load::{calls::CallsReport, storm::StormReport},
     process::refuse_call,
     running::{Counts, count, run},
     suite::{Need, Test, has_own_machine, within},
     tests,
 };
+use serde_json::Value;
 
 use crate::syscalls::reader;
 
@@ -30,6 +32,8 @@ pub(crate) const TESTS: &[Test] = tests![
     the_begin_of_a_child_is_no_call,
     a_refused_call_has_its_name_and_its_errno,
     a_call_that_begins_again_is_interrupted_each_time,
+    #[exact]
+    a_recording_has_each_call_and_each_error,
 ];
 
 /// Without a cap: the loads do nothing but system calls, and over the cap the sensor stops counting.
@@ -158,5 +162,50 @@ fn a_call_that_begins_again_is_interrupted_each_time() -> Result<()> {
     let after = reads(&agent.fresh_metrics()?);
     let more = [after[0] - before[0], after[1] - before[1]];
     ensure!(more == [f64::from(STOPS); 2], "{more:?} returns of `read`, and with `EINTR`, for {STOPS} stops");
+    Ok(())
+}
+
+/// The load enters the cgroup by a call that began elsewhere. Its last call, `exit_group`, never returns.
+fn a_recording_has_each_call_and_each_error() -> Result<()> {
+    const PROCESSES: u64 = 4;
+    let agent = Agent::start("")?;
+    let cgroup = TestCgroup::new("recorded")?;
+    let (address, id) = (agent.address(), "/debug/recordings/calls");
+    let path = format!("/debug/syscalls?subject={}&seconds=300&format=json&id=calls", cgroup.kernel_path());
+    let recording = thread::spawn(move || get_within(Duration::from_secs(330), address, &path));
+    within(Duration::from_secs(30), "the recording begins", || {
+        ensure!(!recording.is_finished(), "the recording has ended");
+        let (status, _, far) = agent.get(id, &[])?;
+        Ok((status == 200 && !String::from_utf8(far)?.contains("null")).then_some(()))
+    })?;
+    let truth = load(&cgroup, 1000, NONE)?;
+    let (status, ..) = ask(address, &format!("DELETE {id}"), &[], "")?;
+    ensure!(status == 204, "its end is answered with {status}");
+    let (status, _, body) = recording.join().ok().context("the request panicked")??;
+    let text = String::from_utf8(body)?;
+    ensure!(status == 200, "{status}: {text}");
+    let report: Value = serde_json::from_str(&text)?;
+    let calls = report["calls"].as_array().context("no calls")?;
+    let (rounds, moves) = (u64::from(truth.rounds), u64::from(truth.moves));
+    for (name, number, errors) in [
+        ("openat", rounds, rounds),
+        ("read", 2 * rounds, rounds),
+        ("fsync", rounds, rounds),
+        ("getppid", rounds, 0),
+        ("sched_setaffinity", moves, 0),
+        ("kill", moves, 0),
+        ("rt_sigsuspend", moves, moves),
+        ("rt_sigreturn", moves, 0),
+    ] {
+        let call = calls.iter().find(|call| call["syscall"] == name).with_context(|| format!("no `{name}`: {text}"))?;
+        let of = |key: &str| call[key].as_u64().with_context(|| format!("no `{key}`: {text}"));
+        let found = (of("calls")?, of("errors")?);
+        ensure!(found == (number, errors), "`{name}`: {found:?} calls and errors, of {number} and {errors}");
+        let (total, min, max) = (of("total_ns")?, of("min_ns")?, of("max_ns")?);
+        ensure!(0 < min && min * number <= total && total <= max * number, "`{name}`: {total} ns, {min} to {max}");
+    }
+    let missing = &report["not_counted"];
+    let expected = [("began_before", PROCESSES), ("in_progress", 0), ("not_entered", 0), ("lost", 0)];
+    ensure!(expected.iter().all(|(key, number)| missing[*key] == *number), "{missing}, expected {expected:?}");
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The running agent: the state that its commands and its HTTP server share.
 
+mod calls;
 mod history;
 mod recordings;
 mod start;

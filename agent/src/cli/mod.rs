@@ -56,7 +56,7 @@ enum Command {
     /// Exit codes: 0 usable; 1 degraded: something that was asked for is missing, and the rest works; 2 unusable: the
     /// agent would refuse to start, or arguments or configuration are bad.
     Check(check::Arguments),
-    /// Record the stacks of a pod or cgroup for a while, as a flame graph or for pprof.
+    /// Record the stacks of a pod or cgroup for a while, as a flame graph or for pprof, or its system calls.
     ///
     /// Records through the agent of this node, which needs no privileges. Without an agent it starts the sensors
     /// itself, which needs the agent's privileges. Ctrl-C ends the recording early and writes what there is.

@@ -15,6 +15,7 @@ mod restart;
 mod sampling;
 mod scrapers;
 mod settings;
+mod subjects;
 
 use crate::model::facts::Fact;
 use std::{
@@ -233,6 +234,9 @@ impl Collector {
                 Ok(Request::Unfilter(slot)) => {
                     self.filters.remove(slot);
                     self.set_filters();
+                }
+                Ok(Request::Subjects(reply)) => {
+                    reply.send(self.subjects()).ok();
                 }
                 Ok(Request::Rules(rules, reply)) => {
                     self.settings.rules = *rules;

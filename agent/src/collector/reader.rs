@@ -16,7 +16,7 @@ use crate::{
     attribution::{RowRules, Scrapes, Subject},
     filter::{Filter, Full},
     limits::max_memory::MaxMemory,
-    model::{facts::Facts, slot::Slot},
+    model::{facts::Facts, ids::CgroupId, slot::Slot},
     pods::{Pending, PodChange},
 };
 
@@ -41,6 +41,7 @@ pub(super) enum Request {
     Cut(oneshot::Sender<Option<SystemTime>>),
     Filter(Box<Filter>, FilterReply),
     Unfilter(Slot),
+    Subjects(oneshot::Sender<Vec<(CgroupId, Subject)>>),
     Rules(Box<RowRules>, oneshot::Sender<()>),
     MaxMemory(MaxMemory),
     /// Changes of pods are waiting.
@@ -121,6 +122,7 @@ impl std::fmt::Debug for Request {
             Self::Cut(_) => "Cut",
             Self::Filter(..) => "Filter",
             Self::Unfilter(_) => "Unfilter",
+            Self::Subjects(_) => "Subjects",
             Self::Rules(..) => "Rules",
             Self::MaxMemory(_) => "MaxMemory",
             Self::Pods => "Pods",
@@ -285,6 +287,17 @@ impl Reader {
         self.requests
             .send(Request::Filter(Box::new(filter), reply))
             .map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
+        answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
+    }
+
+    /// Returns all living cgroups, each with the subject that a profile would give its samples.
+    ///
+    /// # Errors
+    ///
+    /// When the collector has stopped.
+    pub async fn subjects(&self) -> Result<Vec<(CgroupId, Subject)>, ReadError> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(Request::Subjects(reply)).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 

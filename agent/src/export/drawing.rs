@@ -195,7 +195,12 @@ impl Drawer {
         self.has_bytes(needs(size))
     }
 
-    fn has_bytes(&self, needs: u64) -> Result<(), RecordError> {
+    /// Returns whether the process may take so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// When there is no room.
+    pub(crate) fn has_bytes(&self, needs: u64) -> Result<(), RecordError> {
         if self.given_up.has_room(resident(), needs) {
             return Ok(());
         }

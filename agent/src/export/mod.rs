@@ -1,6 +1,7 @@
 //! Edge 3: the outputs of the agent. Prometheus metrics, status and pages over HTTP, profiles and pushed metrics over
-//! OTLP, flame graphs.
+//! OTLP, flame graphs, tables of system calls.
 
+pub mod calls;
 pub mod drawing;
 pub mod flamegraph;
 pub mod otlp;

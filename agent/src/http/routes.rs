@@ -1,4 +1,5 @@
-//! The routes: `/metrics`, `/livez`, `/readyz`, `/status`, and the pages of [`profile`], [`waits`] and [`overview`].
+//! The routes: `/metrics`, `/livez`, `/readyz`, `/status`, and the pages of [`profile`], [`calls`], [`waits`] and
+//! [`overview`].
 
 use std::{
     fmt::Write,
@@ -14,7 +15,7 @@ use axum::{
 };
 use serde_json::json;
 
-use super::pages::{overview, profile, status, waits};
+use super::pages::{calls, overview, profile, status, waits};
 use super::{
     Source,
     accepts::wants_page,
@@ -34,8 +35,18 @@ const SCRAPE_TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
 pub(super) const METRICS: &str = "/metrics";
 /// Browsers ask for it with each page.
 const ICON: &str = "/favicon.ico";
-const PATHS: [&str; 9] =
-    ["/", METRICS, "/livez", "/readyz", "/status", ICON, "/flamegraph", "/debug/profile", "/debug/waits"];
+const PATHS: [&str; 10] = [
+    "/",
+    METRICS,
+    "/livez",
+    "/readyz",
+    "/status",
+    ICON,
+    "/flamegraph",
+    "/debug/profile",
+    "/debug/syscalls",
+    "/debug/waits",
+];
 const RECORDINGS: &str = "/debug/recordings/";
 
 /// Returns whether a route has this path.
@@ -67,6 +78,7 @@ pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
         .route(ICON, get(|| async { (StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "max-age=86400")]) }))
         .route("/flamegraph", get(profile::flamegraph))
         .route("/debug/profile", get(profile::record))
+        .route("/debug/syscalls", get(calls::record))
         .route("/debug/waits", get(waits::answer))
         .route("/debug/recordings/{id}", get(profile::progress).delete(profile::end))
         .with_state(agent)
@@ -79,7 +91,8 @@ async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) 
         return overview::answer(&agent, &uri).await;
     }
     "podperf\n\n/               who waits for what, in a browser\n/flamegraph     stacks of the last minutes: subject, \
-     activity\n/debug/profile  a recording: subject, activity, filter, seconds, format\n/debug/waits    long waits one by one: subject\n/metrics        Prometheus metrics\n\
+     activity\n/debug/profile  a recording: subject, activity, filter, seconds, format\n/debug/syscalls a recording of system \
+     calls: subject, seconds, format\n/debug/waits    long waits one by one: subject\n/metrics        Prometheus metrics\n\
      /status         the parts of the agent and their states\n/livez          whether the agent's threads turn\n/readyz         \
      whether it counts\n"
         .into_response()

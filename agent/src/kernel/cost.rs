@@ -64,10 +64,19 @@ impl ProgramUse {
             program: name,
             run_time_ns: own.ns,
             runs: own.runs,
-            misses: kernels.get("recursion_misses").copied().unwrap_or(0),
+            misses: misses(&kernels),
             verified_instructions: kernels.get("verified_insns").copied(),
         }
     }
+}
+
+/// Returns the number of runs of a program that the kernel skipped to avoid recursion.
+pub(super) fn recursion_misses(program: BorrowedFd<'_>) -> u64 {
+    misses(&fd_info(program))
+}
+
+fn misses(info: &HashMap<String, u64>) -> u64 {
+    info.get("recursion_misses").copied().unwrap_or(0)
 }
 
 fn fd_info(fd: BorrowedFd<'_>) -> HashMap<String, u64> {

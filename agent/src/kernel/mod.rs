@@ -12,6 +12,7 @@ mod attach;
 mod budget;
 #[cfg(test)]
 mod call;
+mod call_recorder;
 pub mod clock;
 pub mod copies;
 mod cost;
@@ -56,6 +57,7 @@ mod trial;
 pub use answering::AnsweringTime;
 #[cfg(test)]
 pub(crate) use call::error_of_call;
+pub use call_recorder::{CallRecorder, LOADING_BYTES, MOST_CGROUPS, RecorderUse};
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
 pub(crate) use descriptors::{own_descriptors, raise_open_files};

@@ -1,7 +1,9 @@
 //! Types that all other modules share: ids, states of waiting threads, kinds of locks, sums of usage, sums by label,
-//! words of sensors, functions to measure, features, modes, and states of parts.
+//! words of sensors, recorded system calls and the names of calls, functions to measure, features, modes, and states of
+//! parts.
 //! Pure, except for [`random`] and [`functions`].
 
+pub mod call_names;
 pub mod duration;
 pub mod facts;
 pub mod feature;
@@ -11,6 +13,7 @@ pub mod labelled;
 pub mod lock;
 pub mod mode;
 pub mod random;
+pub mod recorded_calls;
 pub mod sensor_words;
 pub mod sensors;
 pub mod slot;

@@ -2,9 +2,11 @@
 //!
 //! [`Windows`] sends each window to its readers: to [`Recent`], which holds the last minutes for pages, and to the
 //! recordings in progress. [`record`] makes one recording, and [`Merger`] adds its windows up within a limit. The
-//! exporters write the result. [`Waiting`] adds up what pods lost, and for whom they waited. This module reads nothing
-//! from the kernel and looks up no names.
+//! exporters write the result. [`Waiting`] adds up what pods lost, and for whom they waited. [`record_calls`] makes a
+//! recording of system calls, which needs no windows: it starts and ends programs of its own. Apart from that, this
+//! module reads nothing from the kernel and looks up no names.
 
+mod calls;
 mod coverage;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -19,6 +21,7 @@ mod waiting;
 mod weight;
 mod windows;
 
+pub use calls::{CallReport, CallsWanted, EndedEarly, record_calls};
 pub use coverage::Coverage;
 pub use merged::{Merged, MergedSample, MergedSubject, Side};
 pub use merger::{Merger, smaller};

@@ -13,17 +13,17 @@ use tracing_subscriber::EnvFilter;
 
 use super::{
     super::overrides,
-    Recorded,
+    Form, Recorded,
     progress::{EVERY, Progress},
 };
 use crate::{
     agent::{self, Agent},
     config::{Identity, SensorKeys, Server, Settings},
-    export::flamegraph::{self, Format},
+    export::flamegraph,
     kernel::host::{Host, Unsupported},
     limits::max_memory::MaxMemory,
     model::lock::Lock,
-    recording::{Merged, Selector, Side, SubjectName, Wanted},
+    recording::{Registration, Selector, Side, SubjectName, Wanted},
     telemetry::logs::LogCounts,
 };
 
@@ -45,7 +45,7 @@ static LOG_COUNTS: LogCounts = LogCounts::new();
 pub(crate) struct NobodyRecords(SocketAddr);
 
 /// Records, and renders the recording.
-pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) -> anyhow::Result<Recorded> {
+pub(super) async fn record(settings: Settings, wanted: &Wanted, form: Form) -> anyhow::Result<Recorded> {
     let listen = settings.config.listen;
     let settings = alone(settings, wanted)?;
     let plan = overrides::plan(&settings.config, None)?;
@@ -63,10 +63,9 @@ pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) 
     let root = host.cgroup_root.as_deref().unwrap_or(Path::new("/sys/fs/cgroup"));
     let (agent, threads) = agent::start(settings, &plan, &host, root, &LOG_COUNTS)?;
     wait_for_pods(&agent).await;
-    let recorded = watched(&agent, wanted).await;
+    let recorded = watched(&agent, wanted, form).await;
     agent::stop(agent, threads, Instant::now() + DRAIN).await;
-    let merged = recorded?;
-    Ok(Recorded { file: flamegraph::render(&merged, format), stacks: flamegraph::stack_sentence(&merged) })
+    recorded
 }
 
 /// Returns the configuration of a recording: stacks only, of cgroups as deep as the selector needs, without a receiver.
@@ -107,20 +106,34 @@ async fn wait_for_pods(agent: &Agent) {
     }
 }
 
-async fn watched(agent: &Agent, wanted: &Wanted) -> anyhow::Result<Merged> {
+async fn watched(agent: &Agent, wanted: &Wanted, form: Form) -> anyhow::Result<Recorded> {
     let registration = agent.enter(None)?;
     let control = registration.control();
-    let recording = agent.record(registration, wanted);
+    let recording = made(agent, registration, wanted, form);
     tokio::pin!(recording);
-    let mut progress = Progress::new(wanted, "alone");
+    let mut progress = Progress::new(wanted, form, "alone");
     let mut ticks = interval(EVERY);
     loop {
         tokio::select! {
-            merged = &mut recording => return Ok(merged?),
+            recorded = &mut recording => return recorded,
             _ = tokio::signal::ctrl_c() => control.end(),
             _ = ticks.tick() => progress.show(control.elapsed(), control.count()),
         }
     }
+}
+
+/// Makes the recording, and renders it.
+async fn made(agent: &Agent, registration: Registration, wanted: &Wanted, form: Form) -> anyhow::Result<Recorded> {
+    Ok(match form {
+        Form::Stacks(format) => {
+            let merged = agent.record(registration, wanted).await?;
+            Recorded { file: flamegraph::render(&merged, format), stacks: flamegraph::stack_sentence(&merged) }
+        }
+        Form::Calls(format) => {
+            let report = agent.record_calls(registration, &wanted.selector, wanted.duration).await?;
+            Recorded { file: format.render(&report).into_bytes(), stacks: None }
+        }
+    })
 }
 
 #[cfg(test)]

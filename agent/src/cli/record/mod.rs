@@ -1,4 +1,5 @@
-//! `podperf record`: records the stacks of a pod or cgroup for a while, through the agent of this node or alone.
+//! `podperf record`: records the stacks or the system calls of a pod or cgroup for a while, through the agent of this
+//! node or alone.
 
 mod alone;
 mod output;
@@ -23,6 +24,7 @@ use super::{
 };
 use crate::{
     config::Config,
+    export::{calls::CallsFormat, flamegraph::Format},
     filter::Filter,
     recording::{LONGEST, SHORTEST, Selector, SelectorError, Side, Wanted},
 };
@@ -49,6 +51,9 @@ pub(super) struct Arguments {
     /// Record where threads waited for locks off the CPU. An agent must have the sensor `locks`.
     #[arg(long, conflicts_with = "on_cpu")]
     locks: bool,
+    /// Record which system calls it makes, instead of stacks: calls, errors and times of each. Prints a table.
+    #[arg(long, conflicts_with_all = ["off_cpu", "on_cpu", "locks", "filter", "lines"])]
+    syscalls: bool,
     /// Length of the recording, at least 1s and at most 5m.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     duration: Duration,
@@ -58,7 +63,7 @@ pub(super) struct Arguments {
     filter: Option<Filter>,
     /// The file: .svg and .html are flame graphs, .pb.gz is for pprof, .folded for other tools. `-.html` is stdout in
     /// that format, and so are the others; `-` is stdout, folded [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu,
-    /// -locks; with --lines .pb.gz].
+    /// -locks; with --lines .pb.gz]. With --syscalls a .json, or `-.json` for stdout [default: a table on stdout].
     #[arg(short, long, value_name = "FILE", allow_hyphen_values = true)]
     output: Option<String>,
     /// Add source files and lines of user code to a .pb.gz, where the programs or their debug files have them.
@@ -79,6 +84,13 @@ enum Subject {
     Selector(Selector),
     /// A word without a `/` names no subject. An agent knows the names that have the word in them.
     Word(String),
+}
+
+/// The content and the format of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Stacks(Format),
+    Calls(CallsFormat),
 }
 
 /// A finished recording.
@@ -129,13 +141,14 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         lines: arguments.lines,
     };
     let settings = overrides::settings(arguments.node.config()?, arguments.node.file())?;
-    let output = Output::open(arguments.output.as_deref(), &wanted)?;
+    let name = arguments.output.as_deref();
+    let output = if arguments.syscalls { Output::of_calls(name)? } else { Output::open(name, &wanted)? };
     let runtime = runtime()?;
     let recorded = runtime.block_on(async {
         let named = arguments.agent.as_ref();
         match through::find(named, &settings.config, &arguments.login).await? {
-            Some(agent) => through::record(&agent, &wanted, output.format()).await,
-            None => alone::record(settings, &wanted, output.format()).await,
+            Some(agent) => through::record(&agent, &wanted, output.form()).await,
+            None => alone::record(settings, &wanted, output.form()).await,
         }
     });
     // Name lookups that still run are abandoned: their time is over.
@@ -195,6 +208,14 @@ mod tests {
         for text in ["shop/", "a/b/c/d"] {
             let error = parsed(&[text]).unwrap_err().to_string();
             assert!(error.contains("`namespace/pod`"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn system_calls_have_no_stacks() {
+        assert!(parsed(&["--all", "--syscalls"]).unwrap().syscalls);
+        for stacks in [&["--on-cpu"][..], &["--off-cpu"], &["--locks"], &["--lines"], &["--filter", "state == D"]] {
+            assert!(parsed(&[&["--all", "--syscalls"][..], stacks].concat()).is_err(), "{stacks:?}");
         }
     }
 

@@ -9,8 +9,12 @@ use std::{
 use anyhow::Context;
 use thiserror::Error;
 
-use super::progress;
-use crate::{export::flamegraph::Format, http::pages::profile::file_name, recording::Wanted};
+use super::{Form, progress};
+use crate::{
+    export::{calls::CallsFormat, flamegraph::Format},
+    http::pages::profile::file_name,
+    recording::Wanted,
+};
 
 /// A file name that cannot be used. The command then exits with code 2.
 #[derive(Debug, Error)]
@@ -18,6 +22,9 @@ pub(crate) enum BadOutput {
     /// The name has no known extension for the format.
     #[error("unknown extension of `{0}` (.svg, .html, .pb.gz or .folded)")]
     Extension(String),
+    /// The name has no known extension for system calls.
+    #[error("unknown extension of `{0}` for system calls (.json; a table goes to stdout, without `-o`)")]
+    Calls(String),
     /// A file for pprof is compressed.
     #[error("a file for pprof is no text for a terminal (name one with `-o FILE.pb.gz`, or redirect stdout)")]
     Terminal,
@@ -29,7 +36,7 @@ pub(crate) enum BadOutput {
 /// The format and the target of a recording.
 #[derive(Debug)]
 pub(super) struct Output {
-    format: Format,
+    form: Form,
     target: Target,
 }
 
@@ -59,31 +66,34 @@ impl Output {
             return Err(BadOutput::Lines.into());
         }
         if name == "-" {
-            return Ok(Self { format: Format::Folded, target: Target::Stdout });
+            return Ok(Self { form: Form::Stacks(Format::Folded), target: Target::Stdout });
         }
         let of_stdout = |format: &Format| name.strip_prefix("-.").is_some_and(|rest| rest == format.extension());
         if let Some(format) = Format::ALL.into_iter().find(of_stdout) {
             if format == Format::Pprof && in_terminal {
                 return Err(BadOutput::Terminal.into());
             }
-            return Ok(Self { format, target: Target::Stdout });
+            return Ok(Self { form: Form::Stacks(format), target: Target::Stdout });
         }
         let format = Format::of_file(&name).ok_or_else(|| BadOutput::Extension(name.clone()))?;
-        let path = PathBuf::from(&name);
-        if fs::metadata(&path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
-            return Ok(Self { format, target: Target::Special(path) });
-        }
-        let made = if path.is_dir() {
-            Err(io::ErrorKind::IsADirectory.into())
-        } else {
-            File::create(&Unfinished::of(&path).0).map(drop)
-        };
-        made.with_context(|| format!("failed to write `{name}` (choose another file with `-o FILE`)"))?;
-        Ok(Self { format, target: Target::File(path) })
+        Ok(Self { form: Form::Stacks(format), target: Target::open(&name)? })
     }
 
-    pub(super) const fn format(&self) -> Format {
-        self.format
+    /// Checks that the target for system calls can be written. Without a name it is a table on stdout.
+    pub(super) fn of_calls(name: Option<&str>) -> anyhow::Result<Self> {
+        let (format, target) = match name {
+            None | Some("-") => (CallsFormat::Table, Target::Stdout),
+            Some("-.json") => (CallsFormat::Json, Target::Stdout),
+            Some(name) if Path::new(name).extension().is_some_and(|it| it == "json") => {
+                (CallsFormat::Json, Target::open(name)?)
+            }
+            Some(name) => return Err(BadOutput::Calls(name.to_owned()).into()),
+        };
+        Ok(Self { form: Form::Calls(format), target })
+    }
+
+    pub(super) const fn form(&self) -> Form {
+        self.form
     }
 
     /// Writes the recording, and prints a line with the target's name.
@@ -104,10 +114,27 @@ impl Output {
             }
         };
         progress::print(&format!("wrote {} ({} KiB)", path.display(), recorded.len().div_ceil(1024)));
-        if io::stderr().is_terminal() && self.format == Format::Pprof {
+        if io::stderr().is_terminal() && self.form == Form::Stacks(Format::Pprof) {
             progress::print(&format!("  look at it with: go tool pprof -http=: {}", path.display()));
         }
         Ok(())
+    }
+}
+
+impl Target {
+    /// Checks that a file can be written.
+    fn open(name: &str) -> anyhow::Result<Self> {
+        let path = PathBuf::from(name);
+        if fs::metadata(&path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+            return Ok(Self::Special(path));
+        }
+        let made = if path.is_dir() {
+            Err(io::ErrorKind::IsADirectory.into())
+        } else {
+            File::create(&Unfinished::of(&path).0).map(drop)
+        };
+        made.with_context(|| format!("failed to write `{name}` (choose another file with `-o FILE`)"))?;
+        Ok(Self::File(path))
     }
 }
 
@@ -212,8 +239,29 @@ mod tests {
             ("-.pb.gz", Format::Pprof),
         ] {
             let output = open(Path::new(name)).unwrap();
-            assert!(output.format() == format && matches!(output.target, Target::Stdout), "{name}: {output:?}");
+            assert!(
+                output.form() == Form::Stacks(format) && matches!(output.target, Target::Stdout),
+                "{name}: {output:?}"
+            );
         }
+    }
+
+    #[test]
+    fn system_calls_are_a_table_on_stdout_or_json() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("x.json");
+        for (name, format) in [
+            (None, CallsFormat::Table),
+            (Some("-"), CallsFormat::Table),
+            (Some("-.json"), CallsFormat::Json),
+            (file.to_str(), CallsFormat::Json),
+        ] {
+            let output = Output::of_calls(name).unwrap();
+            assert_eq!(output.form(), Form::Calls(format), "{name:?}");
+            assert_eq!(matches!(output.target, Target::File(_)), name == file.to_str(), "{name:?}");
+        }
+        let error = Output::of_calls(Some("x.svg")).unwrap_err();
+        assert!(error.is::<BadOutput>() && error.to_string().contains(".json"), "{error}");
     }
 
     #[test]
@@ -239,7 +287,7 @@ mod tests {
             let error = open_with(&directory.path().join(name), true).unwrap_err();
             assert!(error.is::<BadOutput>() && error.to_string().contains("`-o FILE.pb.gz`"), "{error}");
         }
-        assert_eq!(open_with(&directory.path().join("x.pb.gz"), true).unwrap().format(), Format::Pprof);
+        assert_eq!(open_with(&directory.path().join("x.pb.gz"), true).unwrap().form(), Form::Stacks(Format::Pprof));
     }
 
     #[test]

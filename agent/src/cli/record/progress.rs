@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use super::Form;
 use crate::recording::{Side, Wanted};
 
 /// The time between two updates.
@@ -23,12 +24,13 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Makes the line. `how` describes the way of recording.
-    pub(super) fn new(wanted: &Wanted, how: impl Into<String>) -> Self {
-        let what = format!("{} {}", wanted.selector, wanted.side.name());
-        let unit = match wanted.side {
-            Side::OffCpu | Side::Locks => "waits",
-            Side::OnCpu => "samples",
+    pub(super) fn new(wanted: &Wanted, form: Form, how: impl Into<String>) -> Self {
+        let (of, unit) = match (form, wanted.side) {
+            (Form::Calls(_), _) => ("system calls", "calls"),
+            (Form::Stacks(_), Side::OffCpu | Side::Locks) => (wanted.side.name(), "waits"),
+            (Form::Stacks(_), Side::OnCpu) => (wanted.side.name(), "samples"),
         };
+        let what = format!("{} {of}", wanted.selector);
         let terminal = io::stderr().is_terminal();
         Self { terminal, begun: false, how: how.into(), what, unit, whole: wanted.duration }
     }

@@ -8,14 +8,13 @@ use serde::Deserialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
-    Recorded,
+    Form, Recorded,
     progress::{EVERY, Progress},
 };
 use crate::{
     check::probe::{introduction, reachable},
     cli::client::{Client, Login, refusal},
     config::Config,
-    export::flamegraph::Format,
     http::pages::profile::STACKS,
     recording::{Selector, Wanted},
 };
@@ -85,7 +84,7 @@ pub(super) async fn says_of_subject(agent: &Running, word: &str) -> Option<Strin
 }
 
 /// Records through the agent, and returns the body of its answer.
-pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> anyhow::Result<Recorded> {
+pub(super) async fn record(agent: &Running, wanted: &Wanted, form: Form) -> anyhow::Result<Recorded> {
     let Running { client, introduction } = agent;
     let id = format!("cli-{}-{:x}", std::process::id(), entropy());
     let mut query = form_urlencoded::Serializer::new(String::new());
@@ -99,15 +98,19 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
         query.append_pair("lines", "1");
     }
     let seconds = wanted.duration.as_secs_f64().to_string();
-    let query = query.extend_pairs([
-        ("activity", wanted.side.name()),
-        ("seconds", &seconds),
-        ("format", format.name()),
-        ("id", &id),
-    ]);
-    let path = format!("/debug/profile?{}", query.finish());
+    query.extend_pairs([("seconds", &seconds), ("id", &id)]);
+    let path = match form {
+        Form::Stacks(format) => {
+            query.extend_pairs([("activity", wanted.side.name()), ("format", format.name())]);
+            format!("/debug/profile?{}", query.finish())
+        }
+        Form::Calls(format) => {
+            query.append_pair("format", format.name());
+            format!("/debug/syscalls?{}", query.finish())
+        }
+    };
     let recorded = client.ask_for_all(Method::GET, &path, wanted.duration + NAMES);
-    let mut progress = Progress::new(wanted, format!("through the agent at `{}`", client.url()));
+    let mut progress = Progress::new(wanted, form, format!("through the agent at `{}`", client.url()));
     let recording = format!("/debug/recordings/{id}");
     let watched = async {
         let mut ticks = interval(EVERY);
@@ -164,7 +167,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{filter::Filter, recording::Side};
+    use crate::{export::flamegraph::Format, filter::Filter, recording::Side};
 
     const EMPTY: &[u8] = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
 
@@ -188,7 +191,7 @@ mod tests {
         let agent = Running { client, introduction: "podperf 0.0.1 on node a".to_owned() };
         let (selector, side, filter) = (Selector::All, Side::OffCpu, Filter::default());
         let wanted = Wanted { selector, side, filter, duration: Duration::from_secs(1), lines: false };
-        let (recorded, ()) = tokio::join!(record(&agent, &wanted, Format::Folded), server);
+        let (recorded, ()) = tokio::join!(record(&agent, &wanted, Form::Stacks(Format::Folded)), server);
         assert!(recorded.unwrap_err().to_string().contains("too old to record"));
     }
 }

@@ -1,5 +1,6 @@
-//! The pages for people, and the profiles and waits that they request.
+//! The pages for people, and the profiles, waits and system calls that they request.
 
+pub(super) mod calls;
 mod modes;
 pub mod overview;
 pub(super) mod problem;

@@ -88,14 +88,14 @@ impl Query {
         }
     }
 
-    fn id(&self) -> Result<Option<&str>, String> {
+    pub(super) fn id(&self) -> Result<Option<&str>, String> {
         match self.get("id") {
             Some(id) if id.len() > LONGEST_ID => Err(format!("bad `id` (at most {LONGEST_ID} bytes)")),
             id => Ok(id),
         }
     }
 
-    fn duration(&self) -> Result<Duration, String> {
+    pub(super) fn duration(&self) -> Result<Duration, String> {
         let text = self.get("seconds").map_or_else(|| SECONDS.to_string(), str::to_owned);
         let bounds = SHORTEST.as_secs_f64()..=LONGEST.as_secs_f64();
         let seconds = text.parse().ok().filter(|seconds| bounds.contains(seconds));

@@ -1,0 +1,49 @@
+//! Recordings of system calls.
+
+use std::time::Duration;
+
+use super::Agent;
+use crate::{
+    collector::Purpose,
+    kernel::LOADING_BYTES,
+    model::{feature::Feature, mode::Mode},
+    recording::{self, CallReport, CallsWanted, RecordError, Registration, Selector},
+};
+
+impl Agent {
+    /// Records the system calls of a subject for a while. The places, the ids and the readers of such recordings are
+    /// those of all recordings.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the name is unknown, if the mode or the limits forbid it, if the kernel cannot, or if there were no
+    /// calls.
+    pub async fn record_calls(
+        &self,
+        registration: Registration,
+        selector: &Selector,
+        duration: Duration,
+    ) -> Result<CallReport, RecordError> {
+        // In this mode the server may be open to everybody, and a recording slows all system calls of the node.
+        if self.mode() == Mode::Metrics {
+            let way = self.runner.take_stacks();
+            return Err(RecordError::NotTaken(format!("the agent makes no recordings in its mode ({way})")));
+        }
+        self.drawer.has_bytes(LOADING_BYTES)?;
+        let selector = self.find(selector).await?;
+        if self.reader.read(Purpose::Look).await?.overhead.shed.contains(&Feature::Sensors) {
+            let why = "events of sensors are given up for now, to cost less (see `overhead.maxPercent`)";
+            return Err(RecordError::NotTaken(why.to_owned()));
+        }
+        let percent = self.lock_config().overhead.max_percent;
+        let most = (percent > 0.0).then_some(percent / 100.0);
+        let wanted = CallsWanted { selector, duration, most, cpus: self.cpus };
+        let report = recording::record_calls(&self.reader, registration, &wanted).await?;
+        if report.calls.is_empty() {
+            let seconds = report.duration.as_secs_f64();
+            let why = format!("`{}` made no system call in {seconds:.1} s (record for longer)", report.title);
+            return Err(RecordError::Nothing(why));
+        }
+        Ok(report)
+    }
+}
