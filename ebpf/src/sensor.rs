@@ -99,13 +99,35 @@ const fn is_same(one: &[u8], other: &[u8]) -> bool {
 pub struct Map {
     /// Its name in the object.
     pub name: &'static str,
-    /// The number of entries for each slot of the sensor. There are as many slots as a quarter of `cgroups.max`.
-    pub per_slot: u32,
+    /// The number of entries.
+    pub entries: Entries,
     /// The size of a value, in bytes.
     pub value_bytes: usize,
+    /// True if each possible CPU has a value of its own.
+    pub is_per_cpu: bool,
     /// True if the next generation of programs goes on with the same map, as for waits that have begun. A value of
     /// another meaning needs a map of another name.
     pub is_inherited: bool,
+}
+
+/// The number of entries of a map of a sensor's own, while the sensor is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entries {
+    /// So many for each slot of the sensor. There are as many slots as a quarter of `cgroups.max`.
+    PerSlot(u32),
+    /// So many, whatever the configuration says.
+    Fixed(u32),
+}
+
+impl Entries {
+    /// Returns the number for a sensor with so many slots.
+    #[must_use]
+    pub const fn with(self, slots: u32) -> u32 {
+        match self {
+            Self::PerSlot(entries) => slots.saturating_mul(entries),
+            Self::Fixed(entries) => entries,
+        }
+    }
 }
 
 /// The names of a sensor, see [`names!`].

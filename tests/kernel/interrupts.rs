@@ -1,7 +1,11 @@
-//! The sensor `interrupts`. The truth is the clock of a thread that is interrupted, and the kernel's count of soft
-//! interrupts.
+//! The sensor `interrupts`. The truth is the clock of a thread that is interrupted, and the kernel's counts of soft and
+//! of hard interrupts.
 
-use std::{collections::BTreeMap, fs, thread, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
@@ -21,12 +25,17 @@ pub(crate) const TESTS: &[Test] = tests![
     a_flood_is_interrupted_for_as_long_as_its_packets_are_filtered,
     rows_and_idle_are_the_node,
     each_soft_interrupt_is_seen_once,
+    hard_interrupts_are_counted_by_the_names_of_the_kernel,
 ];
 
 const ON: &str = "sensors: {interrupts: {enabled: true}}\nstacks: {enabled: false}\n";
 const OF_CGROUPS: &str = "podperf_cgroup_interrupted_seconds_total";
 const OF_IDLE: &str = "podperf_node_idle_interrupted_seconds_total";
 const OF_NODE: &str = "podperf_node_interrupted_seconds_total";
+const HARD: &str = "podperf_node_hard_interrupts_total";
+const HARD_TIME: &str = "podperf_node_hard_interrupts_seconds_total";
+/// The name of all hard interrupts without a series of their own.
+const OTHER: &str = "other";
 /// Divisions in a filter that take longer than to send a packet and to receive it.
 const STEPS: u16 = 4000;
 /// Packets of a flood.
@@ -68,11 +77,16 @@ fn a_flood_is_interrupted_for_as_long_as_its_packets_are_filtered() -> Result<()
 
 /// Returns the nanoseconds of each kind, all series of a family together.
 fn by_kind(metrics: &Metrics, family: &str) -> Result<BTreeMap<String, u128>> {
+    by_label(metrics, family, "kind")
+}
+
+/// Returns the nanoseconds for each value of a label, all series of a family together.
+fn by_label(metrics: &Metrics, family: &str, label: &str) -> Result<BTreeMap<String, u128>> {
     let mut sums: BTreeMap<String, u128> = BTreeMap::new();
     for sample in metrics.samples().iter().filter(|sample| sample.name == family) {
-        let kind = sample.labels.get("kind").context("no kind")?.clone();
+        let value = sample.labels.get(label).with_context(|| format!("no label `{label}`"))?.clone();
         // A series has whole nanoseconds, and their sum shall have no rounding.
-        *sums.entry(kind).or_default() += Duration::try_from_secs_f64(sample.value)?.as_nanos();
+        *sums.entry(value).or_default() += Duration::try_from_secs_f64(sample.value)?.as_nanos();
     }
     Ok(sums)
 }
@@ -109,6 +123,9 @@ fn rows_and_idle_are_the_node() -> Result<()> {
     ensure!(kinds.get("net_rx").is_some_and(|ns| *ns > 0), "no packet was received: {kinds:?}");
     let metrics = agent.fresh_metrics()?;
     ensure!(by_kind(&metrics, OF_NODE)? == kinds, "the counts do not stand still");
+    let names = by_label(&metrics, HARD_TIME, "interrupt")?;
+    let hard = kinds.get("hardirq").copied().unwrap_or_default();
+    ensure!(names.values().sum::<u128>() == hard, "hard interrupts by name {names:?}, as a kind {hard}");
     let of_idle: u128 = by_kind(&metrics, OF_IDLE)?.values().sum();
     ensure!(of_idle > 0 || !was_idle, "no idle CPU was interrupted");
     Ok(())
@@ -141,5 +158,67 @@ fn each_soft_interrupt_is_seen_once() -> Result<()> {
     let found = after - before;
     tell(&format!("{found} soft interrupts, by the kernel {least} to {most}"));
     ensure!((least..=most).contains(&found), "{found} soft interrupts, by the kernel {least} to {most}");
+    Ok(())
+}
+
+/// The hard interrupts that have handlers, as the kernel counts them.
+struct HardInterrupts {
+    /// The names of the handlers.
+    names: BTreeSet<String>,
+    /// The number of interrupts since boot, once for each handler.
+    count: f64,
+}
+
+impl HardInterrupts {
+    fn read() -> Result<Self> {
+        let mut this = Self { names: BTreeSet::new(), count: 0.0 };
+        for interrupt in fs::read_dir("/sys/kernel/irq").context("failed to list `/sys/kernel/irq`")? {
+            let path = interrupt?.path();
+            let actions = fs::read_to_string(path.join("actions"))?;
+            let names: Vec<_> = actions.trim().split(',').filter(|name| !name.is_empty()).collect();
+            let counts = fs::read_to_string(path.join("per_cpu_count"))?;
+            let counts = counts.trim().split(',').map(|count| Ok(count.parse::<f64>()?));
+            let count: f64 = counts.sum::<Result<f64>>()?;
+            this.count += count * f64::from(u32::try_from(names.len())?);
+            this.names.extend(names.into_iter().map(str::to_owned));
+        }
+        Ok(this)
+    }
+
+    /// Returns whether a handler has this name, in which `*` is a number.
+    fn has(&self, name: &str) -> bool {
+        let Some((begin, end)) = name.split_once('*') else { return self.names.contains(name) };
+        let number = |of: &String| Some(of.strip_prefix(begin)?.strip_suffix(end)?.parse::<u32>().is_ok());
+        self.names.iter().any(|of| number(of) == Some(true))
+    }
+}
+
+/// A console, a clock or a virtual device interrupts each machine. The kernel counts an interrupt when it begins, and a
+/// handler may be called again for one that came meanwhile.
+fn hard_interrupts_are_counted_by_the_names_of_the_kernel() -> Result<()> {
+    let agent = Agent::start(ON)?;
+    let mut last = String::new();
+    let deadline = Duration::from_secs(60);
+    within(deadline, "hard interrupts come", || {
+        let earliest = HardInterrupts::read()?.count;
+        let before = agent.fresh_metrics()?;
+        let early = HardInterrupts::read()?.count;
+        run::<FloodReport>("flood")?;
+        thread::sleep(Duration::from_secs(1));
+        let late = HardInterrupts::read()?;
+        let after = agent.fresh_metrics()?;
+        let latest = HardInterrupts::read()?.count;
+        let found = after.sum(HARD, &[]) - before.sum(HARD, &[]);
+        let (least, most) = (late.count - early, latest - earliest);
+        let slack = f64::from(u32::try_from(cpus()?)?) + most / 20.0;
+        last = format!("{found} hard interrupts, by the kernel {least} to {most}");
+        let names = by_label(&after, HARD_TIME, "interrupt")?;
+        let strange: Vec<_> = names.keys().filter(|name| *name != OTHER && !late.has(name)).collect();
+        ensure!(strange.is_empty(), "no handler has these names: {strange:?}");
+        ensure!((least - slack..=most + slack).contains(&found), "{last}");
+        Ok((names.keys().any(|name| name != OTHER) && found > 0.0).then_some(()))
+    })
+    .with_context(|| last.clone())?;
+    tell(&last);
     Ok(())
 }

@@ -11,6 +11,7 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
     hotplug::{NOTICED, Offline},
+    process,
     running::{Load, ONCPU, cpus},
     suite::tell,
 };
@@ -64,9 +65,13 @@ pub(crate) fn times_are_the_machine() -> Result<()> {
     // The sums begin with the first reading.
     agent.fresh_metrics()?;
     let left_out_before = left_out()?;
+    let earliest = process::stolen()?;
     let (start, first) = timed_reading(&agent)?;
+    let early = process::stolen()?;
     thread::sleep(Duration::from_secs(8));
+    let late = process::stolen()?;
     let (end, second) = timed_reading(&agent)?;
+    let latest = process::stolen()?;
     let cpus = f64::from(u32::try_from(cpus()?)?);
     // The error of each CPU is at most a tick.
     let left_out = left_out()? - left_out_before + cpus / TICKS;
@@ -83,6 +88,11 @@ pub(crate) fn times_are_the_machine() -> Result<()> {
         "{grown:?}, and the kernel left out {left_out} s of {truth} s at most; not read yet are {took} s"
     );
     ensure!(grown.oncpu > truth / 4.0, "the load did too little: {grown:?}");
+    let stolen = |metrics: &Metrics| metrics.get("podperf_node_stolen_seconds_total", &[]).context("no stolen time");
+    let found = Duration::try_from_secs_f64(stolen(&second)? - stolen(&first)?)?.as_millis();
+    let (least, most) = (late.saturating_sub(early).as_millis(), latest.saturating_sub(earliest).as_millis());
+    // A time in seconds is rounded, and may be a millisecond less.
+    ensure!((least.saturating_sub(1)..=most).contains(&found), "{found} ms stolen, by the kernel {least} to {most}");
     Ok(())
 }
 

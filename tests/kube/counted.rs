@@ -26,6 +26,7 @@ use podperf::{
     limits::{MemoryUse, OverheadUse},
     model::{
         facts::{Fact, FactFamily, Facts},
+        hard_interrupts::{Handled, HardInterrupts},
         sensor_words::SensorWords,
         sensors,
         status::{Part, State},
@@ -174,11 +175,15 @@ impl CountedNode {
             *count = grown(per_second, seconds);
         }
         let run_time_ns = grown(2 * MS, seconds);
+        let mut hard_interrupts = HardInterrupts::default();
+        let handled = Handled { count: grown(500, seconds), ns: grown(4 * MS, seconds) };
+        hard_interrupts.add(b"eth0-TxRx-0", handled);
         Ok(Observation {
             snapshot: self.snapshot(seconds)?,
             counters: counters.into(),
             overhead: OverheadUse { percent: 0.4, most_percent: 5.0, shed: Vec::new(), memory: MemoryUse::default() },
             cpu,
+            hard_interrupts,
             drops: vec![("task_storage", 0), ("cgroup_table", 0), ("event_read", 0)],
             cgroup_rows: 40,
             maps: vec![MapUse { map: "cgroups".into(), max_entries: 4096, bytes: 4_000_000 }],
@@ -235,6 +240,7 @@ impl CountedNode {
             elsewhere: Usage::default(),
             idle_ns: grown(2 * SECOND, seconds),
             unaccounted_ns: grown(10 * MS, seconds),
+            stolen_ns: Some(grown(5 * MS, seconds)),
             idle: Usage::default(),
             cgroups_tracked: 40,
             cgroups_unresolved: 0,

@@ -140,9 +140,10 @@ impl Ledger {
     }
 
     /// Notes the time since the last reading, all CPUs together, in nanoseconds: the time that CPUs were online, and
-    /// the time that threads ran. `idle_ns` is the running total of idle time.
-    pub fn pass_node_time(&mut self, online_ns: u64, ran_ns: u64, idle_ns: u64) {
+    /// the time that threads ran. `idle_ns` and `stolen_ns` are running totals.
+    pub fn pass_node_time(&mut self, online_ns: u64, ran_ns: u64, idle_ns: u64, stolen_ns: Option<u64>) {
         self.node.pass(online_ns, ran_ns, idle_ns);
+        self.node.pass_stolen(stolen_ns);
     }
 
     /// Adds the deltas of one reading to the accounts, and waiting deltas that now have a name.
@@ -365,6 +366,7 @@ impl Ledger {
             elsewhere,
             idle_ns,
             unaccounted_ns: self.node.unaccounted_ns,
+            stolen_ns: self.node.stolen.map(|(_, stolen_ns)| stolen_ns),
             idle: self.idle.clone(),
             cgroups_tracked: names.tree.len(),
             cgroups_unresolved: self.waiting.len(),

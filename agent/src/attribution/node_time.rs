@@ -11,6 +11,9 @@ pub(super) struct NodeTime {
     pub(super) excess_ns: u64,
     /// Idle time at the last reading, in nanoseconds; `None` before the first.
     pub(super) idle_ns: Option<u64>,
+    /// The kernel's account of stolen time, and the stolen time since the first reading, in nanoseconds; `None` before
+    /// the first reading with such an account.
+    pub(super) stolen: Option<(u64, u64)>,
 }
 
 impl NodeTime {
@@ -22,6 +25,14 @@ impl NodeTime {
         self.unaccounted_ns += online_ns.saturating_sub(spent);
         // A larger excess is an error, and would hide unaccounted time later.
         self.excess_ns = spent.saturating_sub(online_ns).min(online_ns);
+    }
+
+    /// Adds a reading of stolen time, whose running total is `total_ns`; `None` if it is not known. If the kernel
+    /// corrects its account downwards, the sum stands still until the account is as large again.
+    pub(super) fn pass_stolen(&mut self, total_ns: Option<u64>) {
+        let Some(total_ns) = total_ns else { return };
+        let (before_ns, stolen_ns) = self.stolen.unwrap_or((total_ns, 0));
+        self.stolen = Some((before_ns.max(total_ns), stolen_ns + total_ns.saturating_sub(before_ns)));
     }
 }
 
@@ -46,5 +57,16 @@ mod tests {
         assert_eq!(node.excess_ns, 0);
         let sums = 60 + 70 + 40 + 100 + (100 - 5) + node.unaccounted_ns;
         assert_eq!(sums, 400);
+    }
+
+    #[test]
+    fn stolen_time_is_counted_from_the_first_reading_and_never_falls() {
+        let mut node = NodeTime::default();
+        let totals = [None, Some(50), Some(60), None, Some(40), Some(65)];
+        let sums = totals.map(|total| {
+            node.pass_stolen(total);
+            node.stolen.map(|(_, stolen_ns)| stolen_ns)
+        });
+        assert_eq!(sums, [None, Some(0), Some(10), Some(10), Some(10), Some(15)]);
     }
 }

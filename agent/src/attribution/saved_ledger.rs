@@ -35,6 +35,10 @@ pub struct SavedLedger {
     /// later, all in nanoseconds; `None` in files of older versions.
     #[serde(default)]
     pub node: Option<(u64, u64, u64)>,
+    /// The kernel's account of stolen time at the last reading, and the stolen time since the first one, in
+    /// nanoseconds; `None` in files of older versions.
+    #[serde(default)]
+    pub stolen: Option<(u64, u64)>,
     /// The start of each counter by its name, Unix time in nanoseconds. A counter that is missing here and in the
     /// labels of the numbers was not counted.
     #[serde(default)]
@@ -105,6 +109,7 @@ impl Ledger {
             idle: schema.words(&self.idle),
             read_ns: self.read_ns,
             node: self.node.idle_ns.map(|idle_ns| (idle_ns, self.node.unaccounted_ns, self.node.excess_ns)),
+            stolen: self.node.stolen,
             counters_started_unix_ns: counters.map(|((name, _), started)| (name.clone(), unix_ns(*started))).collect(),
         }
     }
@@ -161,6 +166,7 @@ impl Ledger {
                 idle_ns: Some(idle_ns),
                 unaccounted_ns,
                 excess_ns,
+                stolen: saved.stolen,
             }),
             counters_started,
             ..Self::new(started)
@@ -208,7 +214,7 @@ mod tests {
         let place = Place { path: "/b".into(), kube: None, born_ns: 3, first_of_pod: false };
         ledger.waiting.insert(CgroupId(9), Waiting { usage: usage(2), since_ns: 4, place: Some(place) });
         (ledger.retired, ledger.idle) = (usage(10), usage(20));
-        ledger.node = NodeTime { idle_ns: Some(7), unaccounted_ns: 8, excess_ns: 9 };
+        ledger.node = NodeTime { idle_ns: Some(7), unaccounted_ns: 8, excess_ns: 9, stolen: Some((11, 10)) };
 
         let mut pods = Pods::default();
         let saved = ledger.save(&schema, &mut pods);
@@ -219,7 +225,7 @@ mod tests {
         let names = Names { tree: &tree, pods: Some(&index), patience_ns: 0 };
         let snapshot = restored.snapshot(SystemTime::UNIX_EPOCH, 0, &names);
         assert_eq!((&snapshot.rows[0].row, snapshot.total().facts[Fact::ON_CPU]), (&row, 33));
-        assert_eq!(snapshot.idle.counts, [7]);
+        assert_eq!((snapshot.idle.counts, snapshot.stolen_ns), (vec![7], Some(10)));
         assert_eq!((snapshot.rows[0].started, snapshot.started), (time(40), time(3)));
     }
 

@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub idle_ns: u64,
     /// Time of CPUs that is in no row and not idle, in nanoseconds.
     pub unaccounted_ns: u64,
+    /// Time that the hypervisor took from all CPUs, in nanoseconds; `None` if the kernel's account cannot be read.
+    pub stolen_ns: Option<u64>,
     /// Counts of the counters while CPUs were idle.
     pub idle: Usage,
     /// Number of living cgroups.
@@ -87,6 +89,7 @@ impl Snapshot {
             elsewhere: Usage::default(),
             idle_ns: 0,
             unaccounted_ns: 0,
+            stolen_ns: None,
             idle: Usage::default(),
             cgroups_tracked: 1,
             cgroups_unresolved: 0,

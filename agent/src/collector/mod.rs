@@ -40,6 +40,7 @@ use crate::{
     },
     limits::{Limits, OverheadUse, losses::Losses},
     model::{
+        hard_interrupts::HardInterrupts,
         ids::{CgroupId, Pid},
         status::State,
         usage::{SeenTime, Usage},
@@ -77,6 +78,8 @@ pub struct Observation {
     pub overhead: OverheadUse,
     /// Sums of the per-CPU state.
     pub cpu: CpuTotals,
+    /// Hard interrupts by name; empty without the sensor `interrupts`.
+    pub hard_interrupts: HardInterrupts,
     /// Losses by reason.
     pub drops: Vec<(&'static str, u64)>,
     /// Number of rows in the kernel's table of cgroups.
@@ -333,7 +336,8 @@ impl Collector {
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         self.ledger.begin_reading(taken, reading.at_ns);
         self.ledger.reveal(self.latest.scrapes());
-        self.ledger.pass_node_time(reading.online_ns, ran_ns.try_into().unwrap_or(u64::MAX), reading.cpu.idle_ns);
+        let ran_ns = ran_ns.try_into().unwrap_or(u64::MAX);
+        self.ledger.pass_node_time(reading.online_ns, ran_ns, reading.cpu.idle_ns, reading.stolen_ns);
         self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);
         self.ledger.settle(&names, &self.settings.rules, reading.at_ns);
         let snapshot = self.ledger.snapshot(taken, reading.cpu.idle_ns, &names);
@@ -350,6 +354,7 @@ impl Collector {
             overhead: self.limits.overhead(),
             cpu: reading.cpu,
             cgroup_rows: reading.rows.len(),
+            hard_interrupts: reading.hard_interrupts,
             drops: reading.drops,
             maps,
             programs,

@@ -18,6 +18,7 @@ use crate::{
     model::{
         facts::Facts,
         functions,
+        hard_interrupts::HardInterrupts,
         ids::CgroupId,
         status::{State, Status},
         usage::Usage,
@@ -136,6 +137,7 @@ impl Checkpoint {
         // added; otherwise, the totals that the previous agent had shown are added.
         let is_saved = |generation: &Previous| generation.identity == saved.identity;
         let known = same_rows || sensors.previous().iter().any(is_saved);
+        let names = HardInterrupts::of_numbers(&saved.shown).names();
         let mut totals = if known { saved.base } else { saved.shown };
         let mut unposted = Vec::new();
         let mut tree = Tree::restore(saved.tree);
@@ -150,9 +152,8 @@ impl Checkpoint {
             unposted.extend(
                 unprofiled.iter().map(|(cgroup, times)| (*cgroup, Facts::of_waits_without_samples(times).into())),
             );
-            for (label, number) in
-                self::totals(&generation.reading.cpu, generation.reading.drops.iter().copied(), &theirs)
-            {
+            let RawReading { cpu, drops, hard_interrupts, .. } = &generation.reading;
+            for (label, number) in self::totals(cpu, drops.iter().copied(), hard_interrupts, &theirs) {
                 let total = totals.entry(label).or_default();
                 *total = total.wrapping_add(number);
             }
@@ -160,7 +161,8 @@ impl Checkpoint {
         }
         // The time since the last reading is not counted as CPU time if the counts in that time are lost.
         let without_gap = known && sensors.unreadable().is_empty();
-        sensors.restore(&totals_of(&totals, &schema), &totals, saved.ledger.read_ns.filter(|_| without_gap));
+        let read_ns = saved.ledger.read_ns.filter(|_| without_gap);
+        sensors.restore(&totals_of(&totals, &schema), &totals, names, read_ns);
         if same_rows {
             readings.restore(saved.posted);
         }
@@ -191,7 +193,7 @@ impl Collector {
         let mut pods = Pods::default();
         let reported = self.pods.as_ref().map(|index| index.save(&mut pods)).unwrap_or_default();
         let ledger = self.ledger.save(schema, &mut pods);
-        let (base, base_drops) = self.sensors.base();
+        let (base, base_drops, base_interrupts) = self.sensors.base();
         let saved = checkpoint::State {
             identity: self.checkpointer.identity.clone(),
             counted: self.sensors.previous().iter().map(|it| it.identity.clone()).collect(),
@@ -201,8 +203,8 @@ impl Collector {
             labels: schema.labels().to_vec(),
             slots: schema.slots().to_vec(),
             posted: self.readings.save(),
-            base: totals(base, base_drops.iter().map(|(reason, count)| (*reason, *count)), schema),
-            shown: totals(&reading.cpu, reading.drops.iter().copied(), schema),
+            base: totals(base, base_drops.iter().copied(), base_interrupts, schema),
+            shown: totals(&reading.cpu, reading.drops.iter().copied(), &reading.hard_interrupts, schema),
             readings: self.readings_made,
             profiles_dropped: self.profiles_dropped,
             seen: self.samples.seen(),
@@ -267,11 +269,17 @@ const fn may_forget(checkpoint_failed: bool, rows: u64, room: u64) -> bool {
     !checkpoint_failed || rows * 4 >= room * 3
 }
 
-fn totals<'a>(cpu: &CpuTotals, drops: impl Iterator<Item = (&'a str, u64)>, schema: &Schema) -> BTreeMap<String, u64> {
+fn totals<'a>(
+    cpu: &CpuTotals,
+    drops: impl Iterator<Item = (&'a str, u64)>,
+    interrupts: &HardInterrupts,
+    schema: &Schema,
+) -> BTreeMap<String, u64> {
     let mut cpu = *cpu;
     let mut totals: BTreeMap<String, u64> =
         cpu.numbers(schema.slots()).into_iter().map(|(label, number)| (label, *number)).collect();
     totals.extend(drops.map(|(reason, count)| (format!("drop {reason}"), count)));
+    totals.extend(interrupts.numbers());
     totals.retain(|_, number| *number != 0);
     totals
 }

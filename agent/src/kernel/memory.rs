@@ -139,9 +139,12 @@ pub(crate) fn map_bytes_with(settings: &SensorSettings, copies: usize) -> u64 {
         + u64::from(ring);
     let of_sensor = |sensor: &&Sensor| {
         let row = (sensor.words * size_of::<u64>() * copies) as u64;
-        let entries = |map: &Map| u64::from(map.per_slot) * (HASH_ENTRY + 8 + map.value_bytes as u64);
-        let of_maps: u64 = sensor.maps.iter().map(entries).sum();
-        u64::from(rows.sensor_slots()) * (row + COPIES_ENTRY + row + HASH_ENTRY + 16 + of_maps)
+        let of_map = |map: &Map| {
+            let value = map.value_bytes * if map.is_per_cpu { copies } else { 1 };
+            u64::from(map.entries.with(rows.sensor_slots())) * (HASH_ENTRY + 8 + value as u64)
+        };
+        let of_maps: u64 = sensor.maps.iter().map(of_map).sum();
+        u64::from(rows.sensor_slots()) * (row + COPIES_ENTRY + row + HASH_ENTRY + 16) + of_maps
     };
     let of_sensors: u64 = settings.sensors.iter().map(of_sensor).sum();
     of_rows + of_sensors + of_copies + RINGS + if settings.stacks { of_stacks } else { 0 }

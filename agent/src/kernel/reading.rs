@@ -8,7 +8,7 @@ use super::{
     programs::PROGRAMS,
     sensor_programs::{self, Accounts},
 };
-use crate::model::{ids::CgroupId, sensor_words::SensorWords, sensors};
+use crate::model::{hard_interrupts::HardInterrupts, ids::CgroupId, sensor_words::SensorWords, sensors};
 
 /// The kernel's counts at one instant; all of them only ever grow.
 #[derive(Debug, Default)]
@@ -26,6 +26,10 @@ pub struct RawReading {
     pub drops: Vec<(&'static str, u64)>,
     /// Time that CPUs were online since the last reading, all together, in nanoseconds.
     pub online_ns: u64,
+    /// Hard interrupts by name, all CPUs together.
+    pub hard_interrupts: HardInterrupts,
+    /// Time since boot that the hypervisor took, all CPUs together, in nanoseconds; `None` if it is not known.
+    pub stolen_ns: Option<u64>,
     /// The state of each possible CPU, by its number.
     pub cpus: Vec<abi::podperf_cpu>,
 }

@@ -4,7 +4,11 @@
 mod cgroups;
 mod samples;
 
-use std::{collections::BTreeMap, io, os::fd::AsFd};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    os::fd::AsFd,
+};
 
 use aya::maps::{MapData, RingBuf};
 use podperf_ebpf::abi;
@@ -19,6 +23,7 @@ use super::{
     counters::{Counters, OpenCounter, fastest_ghz},
     error::LoadError,
     flush::{flush, flush_without},
+    hard_interrupts::ByName,
     hotplug::Hotplug,
     listed,
     load::{SensorSettings, Tracepoint},
@@ -32,9 +37,13 @@ use super::{
     rows::Rows,
     sampler::{SampleEvent, Sampler},
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
+    stolen::stolen_ns,
     takeover::{Pins, Previous, generations::take_over},
 };
-use crate::events::{plan::Plan, plausible::MOST_PER_CYCLE};
+use crate::{
+    events::{plan::Plan, plausible::MOST_PER_CYCLE},
+    model::hard_interrupts::HardInterrupts,
+};
 
 /// The running programs. On drop, the counters close, and programs that are not pinned detach.
 pub struct Sensors {
@@ -61,6 +70,7 @@ pub struct Sensors {
     begin: Begin,
     /// Totals, and losses by reason, that are no longer in any map.
     base: (CpuTotals, Vec<(&'static str, u64)>),
+    hard_interrupts: ByName,
     previous: Vec<Previous>,
     /// Number of task records that could not be created, at the last reading.
     records_missing: u64,
@@ -196,6 +206,7 @@ impl Sensors {
             sensor_states,
             begin,
             base: Default::default(),
+            hard_interrupts: ByName::default(),
             previous,
             records_missing: 0,
             unreadable,
@@ -208,20 +219,28 @@ impl Sensors {
         self.begin
     }
 
-    /// Adds totals that are no longer in any map. The losses are the entries of `drops` labelled `drop REASON`.
-    /// `read_ns` is the time of the previous agent's last reading.
-    pub fn restore(&mut self, totals: &CpuTotals, drops: &BTreeMap<String, u64>, read_ns: Option<u64>) {
+    /// Adds totals that are no longer in any map. The losses and the hard interrupts are entries of `numbers`.
+    /// `names` are the names of hard interrupts that the previous agent showed, and `read_ns` is the time of its last
+    /// reading.
+    pub fn restore(
+        &mut self,
+        totals: &CpuTotals,
+        numbers: &BTreeMap<String, u64>,
+        names: BTreeSet<String>,
+        read_ns: Option<u64>,
+    ) {
         if let Some(read_ns) = read_ns {
             self.presence = Presence::since(read_ns, &aya::util::online_cpus().unwrap_or_default());
         }
-        let lost = |reason: &&'static str| Some((*reason, *drops.get(&format!("drop {reason}"))?));
+        let lost = |reason: &&'static str| Some((*reason, *numbers.get(&format!("drop {reason}"))?));
         self.base = (*totals, DROPS.iter().filter_map(lost).collect());
+        self.hard_interrupts.restore(numbers, names);
     }
 
-    /// Returns the totals, and the losses by reason, that are no longer in any map.
+    /// Returns the totals, the losses by reason and the hard interrupts that are no longer in any map.
     #[must_use]
-    pub fn base(&self) -> (&CpuTotals, &[(&'static str, u64)]) {
-        (&self.base.0, &self.base.1)
+    pub fn base(&self) -> (&CpuTotals, &[(&'static str, u64)], &HardInterrupts) {
+        (&self.base.0, &self.base.1, self.hard_interrupts.base())
     }
 
     /// Returns the identity of these counts: two agents with the same identity read the same rows.
@@ -331,7 +350,9 @@ impl Sensors {
         self.base.0.idle_ns = self.base.0.idle_ns.wrapping_sub(passed.offline_idle_ns);
         let mut cpu = CpuTotals::of(&cpus, accounts(&self.object, self.copies, names)?);
         cpu.add(&self.base.0);
-        Ok(RawReading { at_ns, rows, charged, cpu, drops, online_ns: passed.online_ns, cpus })
+        let hard_interrupts = self.hard_interrupts.read(&self.object, self.copies)?;
+        let (online_ns, stolen_ns) = (passed.online_ns, stolen_ns());
+        Ok(RawReading { at_ns, rows, charged, cpu, drops, online_ns, hard_interrupts, stolen_ns, cpus })
     }
 
     /// Returns the number of losses so far, by `podperf_bpf_drops_total` label.

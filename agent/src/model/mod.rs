@@ -1,6 +1,6 @@
 //! Types that all other modules share: ids, states of waiting threads, kinds of locks, sums of usage, sums by label,
-//! words of sensors, recorded system calls and the names of calls, functions to measure, features, modes, and states of
-//! parts.
+//! words of sensors, hard interrupts by name, recorded system calls and the names of calls, functions to measure,
+//! features, modes, and states of parts.
 //! Pure, except for [`random`] and [`functions`].
 
 pub mod call_names;
@@ -8,6 +8,7 @@ pub mod duration;
 pub mod facts;
 pub mod feature;
 pub mod functions;
+pub mod hard_interrupts;
 pub mod ids;
 pub mod labelled;
 pub mod lock;

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use crate::{
     abi::{PODPERF_HISTOGRAM_BUCKETS, podperf_call, podperf_functions},
-    sensor::{DropReason, Family, Hook, Label, Map, Program, Sensor, Series, Unit, Words, names},
+    sensor::{DropReason, Entries, Family, Hook, Label, Map, Program, Sensor, Series, Unit, Words, names},
 };
 
 /// The binary logarithm of the upper border of bucket 0, in seconds, see `bucket.h` of the sensor `histograms`.
@@ -48,8 +48,20 @@ pub(super) static SENSOR: Sensor = Sensor {
         Program { name: "functions_begin", hook: Hook::FunctionBegin, context: WHEREVER_IT_IS_CALLED },
     ],
     maps: &[
-        Map { name: "functions_calls", per_slot: 4, value_bytes: size_of::<podperf_call>(), is_inherited: false },
-        Map { name: "functions_shares", per_slot: 1, value_bytes: size_of::<u32>(), is_inherited: false },
+        Map {
+            name: "functions_calls",
+            entries: Entries::PerSlot(4),
+            value_bytes: size_of::<podperf_call>(),
+            is_per_cpu: false,
+            is_inherited: false,
+        },
+        Map {
+            name: "functions_shares",
+            entries: Entries::PerSlot(1),
+            value_bytes: size_of::<u32>(),
+            is_per_cpu: false,
+            is_inherited: false,
+        },
     ],
     drops: &[DropReason {
         name: "functions_missed_end",

@@ -40,6 +40,10 @@ struct task_struct___rt {
 	int softirq_disable_cnt;
 };
 
+struct irqaction {
+	const char *name;
+};
+
 #pragma clang attribute pop
 
 /* A hard interrupt that began longer ago has ended, and its end was not seen. */
@@ -60,6 +64,22 @@ struct {
 	__type(key, __u32);
 	__type(value, struct interrupts_now);
 } interrupts_now SEC(".maps");
+
+/* A handler -> its interrupts on this CPU. An entry stays, so that its counts never fall. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct podperf_interrupt_handler);
+	__type(value, struct podperf_hard_interrupts);
+} interrupts_named SEC(".maps");
+
+/* 0 -> the interrupts on this CPU of handlers without an entry. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct podperf_hard_interrupts);
+} interrupts_unnamed SEC(".maps");
 
 static __always_inline volatile struct interrupts_now *interrupts_of_cpu(void)
 {
@@ -111,6 +131,45 @@ static __noinline int charge_interrupt(__u32 kind, __u64 ns)
 	return 0;
 }
 
+/* Makes the entry of a handler. Its stack is not part of its caller's. */
+static __noinline int add_handler(__u64 name, __u64 irq)
+{
+	struct podperf_interrupt_handler handler = {.name = name, .irq = irq};
+	struct podperf_hard_interrupts first = {};
+
+	/* A name that cannot be read stays empty. */
+	bpf_probe_read_kernel_str(first.name, sizeof(first.name), (const void *)name);
+	bpf_map_update_elem(&interrupts_named, &handler, &first, BPF_NOEXIST);
+	return 0;
+}
+
+/*
+ * Counts a hard interrupt for its handler. The key is the address of the name, since to read the name each time would
+ * cost more than all else here.
+ */
+static __noinline int count_by_handler(__u64 name, __u64 irq, __u64 ns)
+{
+	struct podperf_interrupt_handler handler = {.name = name, .irq = irq};
+	struct podperf_hard_interrupts *sums = bpf_map_lookup_elem(&interrupts_named, &handler), *others;
+	__u32 key = 0;
+
+	if (!sums) {
+		others = bpf_map_lookup_elem(&interrupts_unnamed, &key);
+		/* Once there was no room, this CPU does not search for room again: entries stay. */
+		if (others && !others->count) {
+			add_handler(name, irq);
+			sums = bpf_map_lookup_elem(&interrupts_named, &handler);
+		}
+		if (!sums)
+			sums = others;
+	}
+	if (sums) {
+		sums->count++;
+		sums->ns += ns;
+	}
+	return 0;
+}
+
 SEC("tp_btf/irq_handler_entry")
 int BPF_PROG(interrupts_irq_entry, int irq)
 {
@@ -133,7 +192,7 @@ int BPF_PROG(interrupts_irq_entry, int irq)
 }
 
 SEC("tp_btf/irq_handler_exit")
-int BPF_PROG(interrupts_irq_exit, int irq)
+int BPF_PROG(interrupts_irq_exit, int irq, struct irqaction *action)
 {
 	struct podperf_runs *account = interrupts_account(INTERRUPTS_IRQ_EXIT);
 	volatile struct interrupts_now *now = interrupts_of_cpu();
@@ -146,6 +205,7 @@ int BPF_PROG(interrupts_irq_exit, int irq)
 	now->hard = 0;
 	now->hard_ns += ns;
 	charge_interrupt(HARD_INTERRUPT, ns);
+	count_by_handler((__u64)action->name, (__u32)irq, ns);
 	end_own_run(account, began);
 	return 0;
 }

@@ -4,6 +4,10 @@
 
 #include "podperf.h"
 
+/* The number of handlers that are told apart, and the room for a name with its end. */
+#define PODPERF_INTERRUPT_HANDLERS 256
+#define PODPERF_INTERRUPT_NAME 32
+
 /* Time in interrupts by kind, in nanoseconds. Soft interrupts are in the order of the kernel's vectors. */
 struct podperf_interrupt_times {
 	__u64 hardirq; /* written by `interrupts_irq_exit`, without the soft interrupts after it */
@@ -24,6 +28,19 @@ struct podperf_interrupts {
 	__u64 id;                             /* id of the cgroup; 0: the row is free */
 	struct podperf_interrupt_times taken; /* from the threads of the cgroup, or from idle */
 	struct podperf_interrupt_times node;  /* in the row of the idle task: all interrupts of this CPU; else 0 */
+};
+
+/* Key of `interrupts_named`: the handler of a hard interrupt. */
+struct podperf_interrupt_handler {
+	__u64 name; /* address of its name */
+	__u64 irq;  /* number of the interrupt */
+};
+
+/* Value of `interrupts_named`, and of `interrupts_unnamed` for all handlers without an entry there. */
+struct podperf_hard_interrupts {
+	__u8 name[PODPERF_INTERRUPT_NAME]; /* on the CPU that made the entry; else empty */
+	__u64 count;                       /* number of interrupts; as above: written by `interrupts_irq_exit` */
+	__u64 ns;                          /* time in them */
 };
 
 #endif

@@ -3,8 +3,8 @@
 use std::mem::offset_of;
 
 use crate::{
-    abi::{podperf_interrupt_times, podperf_interrupts},
-    sensor::{Family, Hook, Label, Program, Sensor, Series, Unit, Words, names},
+    abi::{PODPERF_INTERRUPT_HANDLERS, podperf_hard_interrupts, podperf_interrupt_times, podperf_interrupts},
+    sensor::{Entries, Family, Hook, Label, Map, Program, Sensor, Series, Unit, Words, names},
 };
 
 /// Returns a series for each field of the times at this offset, whose label is the name of the field.
@@ -87,7 +87,14 @@ pub(super) static SENSOR: Sensor = Sensor {
             context: SOFT,
         },
     ],
-    maps: &[],
+    maps: &[Map {
+        name: "interrupts_named",
+        entries: Entries::Fixed(PODPERF_INTERRUPT_HANDLERS),
+        value_bytes: size_of::<podperf_hard_interrupts>(),
+        is_per_cpu: true,
+        // The agent adds the counts of previous programs to those of its own.
+        is_inherited: false,
+    }],
     drops: &[],
 };
 

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use crate::{
     LOCKS,
     abi::{PODPERF_LOCKS, podperf_lock_wait, podperf_lock_waits, podperf_locks},
-    sensor::{DropReason, Family, Hook, Label, Map, Program, Sensor, Series, Unit, Words, names},
+    sensor::{DropReason, Entries, Family, Hook, Label, Map, Program, Sensor, Series, Unit, Words, names},
 };
 
 /// Returns the word at this offset.
@@ -105,11 +105,18 @@ pub(super) static SENSOR: Sensor = Sensor {
     maps: &[
         Map {
             name: "locks_waiting",
-            per_slot: 4,
+            entries: Entries::PerSlot(4),
             value_bytes: size_of::<podperf_lock_wait>(),
+            is_per_cpu: false,
             is_inherited: true,
         },
-        Map { name: "locks_shares", per_slot: 1, value_bytes: size_of::<u32>(), is_inherited: true },
+        Map {
+            name: "locks_shares",
+            entries: Entries::PerSlot(1),
+            value_bytes: size_of::<u32>(),
+            is_per_cpu: false,
+            is_inherited: true,
+        },
     ],
     drops: &[
         DropReason {

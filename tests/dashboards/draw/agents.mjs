@@ -22,6 +22,7 @@ export function addNode(text, { cluster, node, cpu, cpus }, agent) {
   const own = Object.values(cgroups).reduce((sum, cores) => sum + cores, 0);
   text.counter("podperf_node_idle_seconds_total", agent, (at) => cpus - used(node, at) - own - 0.05, { noise: 0.01 });
   text.counter("podperf_node_unaccounted_seconds_total", agent, constant(0.05), { noise: 0.1 });
+  text.counter("podperf_node_stolen_seconds_total", agent, constant(0.02), { noise: 0.1 });
   for (const [program, cores] of Object.entries({ tail_handle_ipv4: 0.06, generic_kprobe_event: 0.02, sched_switch: 0.004 })) {
     const labels = { ...agent, program };
     text.counter("podperf_node_bpf_program_sampled_seconds_total", labels, constant(cores), { noise: 0.1 });
@@ -30,6 +31,11 @@ export function addNode(text, { cluster, node, cpu, cpus }, agent) {
     const labels = { ...agent, kind };
     text.counter("podperf_node_interrupted_seconds_total", labels, constant(cores), { noise: 0.1 });
     text.counter("podperf_node_idle_interrupted_seconds_total", labels, constant(0.4 * cores), { noise: 0.1 });
+  }
+  for (const [interrupt, rate] of Object.entries({ "nvme0q*": 900, "eth0-TxRx-*": 2600, ahci: 12, other: 3 })) {
+    const labels = { ...agent, interrupt };
+    text.counter("podperf_node_hard_interrupts_total", labels, constant(rate), { noise: 0.1 });
+    text.counter("podperf_node_hard_interrupts_seconds_total", labels, constant(0.02 * (rate / 3515)), { noise: 0.1 });
   }
   const info = { ...agent, vendor: cpu.vendor, cpuid: cpu.cpuid, model_name: cpu.model };
   text.gauge("podperf_node_cpu_info", info, constant(1), { history: true });

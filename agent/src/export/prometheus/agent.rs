@@ -85,6 +85,7 @@ pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec
     overhead(&mut families, observation);
     bpf(&mut families, observation, facts.all_own);
     stacks(&mut families, observation, facts);
+    hard_interrupts(&mut families, observation);
     if let Some(stats) = &facts.debug_files {
         debug_files(&mut families, stats);
     }
@@ -246,6 +247,17 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         }
         families.push(programs);
     }
+}
+
+fn hard_interrupts(families: &mut Vec<Family>, observation: &Observation) {
+    let (mut counts, mut times) = (rows::NODE_HARD_INTERRUPTS.family(), rows::NODE_HARD_INTERRUPTS_TIME.family());
+    for (name, handled) in observation.hard_interrupts.iter() {
+        counts.push(&[name], Value::Count(handled.count));
+        times.push(&[name], Value::seconds(handled.ns));
+    }
+    let started = observation.snapshot.started;
+    let families_of_names = [counts, times].into_iter().filter(|family| !family.samples.is_empty());
+    families.extend(families_of_names.map(|family| family.created(started)));
 }
 
 fn debug_files(families: &mut Vec<Family>, stats: &FetchStats) {

@@ -62,6 +62,12 @@ families! {
         "Time that CPUs were idle, all CPUs together";
     NODE_UNACCOUNTED: Counter "podperf_node_unaccounted" in Seconds [],
         "Time of CPUs that is in no row and not idle, all CPUs together: interrupts and what the hypervisor took, where the kernel leaves them out of the time of threads";
+    NODE_STOLEN: Counter "podperf_node_stolen" in Seconds [],
+        "Time in which CPUs wanted to run and the hypervisor ran something else, all CPUs together, as the hypervisor tells the kernel; 0 may mean that it tells nothing";
+    NODE_HARD_INTERRUPTS: Counter "podperf_node_hard_interrupts" ["interrupt"] when "with `sensors.interrupts.enabled`",
+        "Hard interrupts by the name that the driver gave, all CPUs together; `*` is the number of a queue; at most 64 series and one for all others";
+    NODE_HARD_INTERRUPTS_TIME: Counter "podperf_node_hard_interrupts" in Seconds ["interrupt"] when "with `sensors.interrupts.enabled`",
+        "Time in hard interrupts by name, all CPUs together: podperf_node_interrupted_seconds_total of the kind `hardirq`";
     NODE_CPU_INFO: Gauge "podperf_node_cpu_info" ["vendor", "cpuid", "model_name"],
         "Vendor, kind and model of the node's CPUs, always 1; `cpuid` distinguishes micro-architectures as perf does";
     NODE_SCHEDULER_INFO: Gauge "podperf_node_scheduler_info" ["scheduler"] when "with a BPF scheduler",

@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::Arc, time::SystemTime};
 
 use super::{
     BaseUnit, Family, Kind, Label, Value,
-    families::{CONTAINER_INFO, NODE_IDLE, NODE_UNACCOUNTED, POD_INFO},
+    families::{CONTAINER_INFO, NODE_IDLE, NODE_STOLEN, NODE_UNACCOUNTED, POD_INFO},
 };
 use crate::{
     attribution::{Row, RowUsage, Snapshot},
@@ -126,6 +126,8 @@ pub(super) fn families(
         families.push(NODE_IDLE.of(Value::seconds(snapshot.idle_ns)).created(snapshot.started));
         let unaccounted = NODE_UNACCOUNTED.of(Value::seconds(snapshot.unaccounted_ns));
         families.push(unaccounted.created(snapshot.started));
+        let stolen = snapshot.stolen_ns.map(|ns| NODE_STOLEN.of(Value::seconds(ns)).created(snapshot.started));
+        families.extend(stolen);
     }
     families.extend(info_families(snapshot, &rows));
     families

@@ -13,6 +13,7 @@ use crate::{
     collector::Observation,
     kernel::OpenCounter,
     model::facts::{FACTS, FactFamily, FamilyRow},
+    model::hard_interrupts::HardInterrupts,
     model::sensors::{Family, Sensor, Words},
     model::usage::Usage,
 };
@@ -61,7 +62,9 @@ pub(super) type Observed = BTreeMap<String, Points>;
 type NamedRow<'a> = (RowKind, Vec<KeyValue>, &'a Usage, SystemTime);
 
 pub(super) fn observed(observation: &Observation, facts: &[FactFamily], on: &[&'static Sensor]) -> Observed {
-    of_snapshot(&observation.snapshot, &observation.counters, facts, on)
+    let mut observed = of_snapshot(&observation.snapshot, &observation.counters, facts, on);
+    push_hard_interrupts(&mut observed, &observation.hard_interrupts, observation.snapshot.started);
+    observed
 }
 
 fn of_snapshot(
@@ -90,6 +93,10 @@ fn of_snapshot(
             [("podperf.node.idle.time", snapshot.idle_ns), ("podperf.node.unaccounted.time", snapshot.unaccounted_ns)]
         {
             points(&mut observed, name.to_owned(), "s").push(vec![start(snapshot.started)], ns.into());
+        }
+        if let Some(ns) = snapshot.stolen_ns {
+            points(&mut observed, "podperf.node.stolen.time".to_owned(), "s")
+                .push(vec![start(snapshot.started)], ns.into());
         }
     }
     observed
@@ -141,6 +148,18 @@ fn push_totals(
     }
 }
 
+fn push_hard_interrupts(observed: &mut Observed, by_name: &HardInterrupts, started: SystemTime) {
+    for (name, handled) in by_name.iter() {
+        for (instrument, unit, value) in [
+            ("podperf.node.hard_interrupts", "{interrupt}", handled.count),
+            ("podperf.node.hard_interrupt.time", "s", handled.ns),
+        ] {
+            let attributes = vec![KeyValue::new("podperf.interrupt.name", name.to_owned()), start(started)];
+            points(observed, instrument.to_owned(), unit).push(attributes, value.into());
+        }
+    }
+}
+
 fn push_counter(observed: &mut Observed, open: &OpenCounter, row: &NamedRow<'_>, snapshot: &Snapshot) {
     let (row_kind, attributes, usage, started) = row;
     let Some(slot) = open.slot else { return };
@@ -170,6 +189,7 @@ mod tests {
         },
         model::{
             facts::{Fact, Facts},
+            hard_interrupts::Handled,
             sensor_words::SensorWords,
             sensors,
             wait::{WaitReason, WaitState},
@@ -385,6 +405,16 @@ mod tests {
         assert_eq!(series(&observed, "podperf.node.interrupted.time"), net_rx("3"));
         assert_eq!(series(&observed, "podperf.node.idle.interrupted.time"), net_rx("1"));
         assert_eq!(starts(&observed, "podperf.node.interrupted.time"), [5]);
+    }
+
+    #[test]
+    fn hard_interrupts_have_a_number_and_a_time_for_each_name() {
+        let (mut observed, mut by_name) = (Observed::new(), HardInterrupts::default());
+        by_name.add(b"ahci", Handled { count: 2, ns: 500_000_000 });
+        push_hard_interrupts(&mut observed, &by_name, at(5));
+        let ahci = |value: &str| [("podperf.interrupt.name=ahci".to_owned(), value.to_owned())];
+        assert_eq!(series(&observed, "podperf.node.hard_interrupts"), ahci("2"));
+        assert_eq!(series(&observed, "podperf.node.hard_interrupt.time"), ahci("0.5"));
     }
 
     #[test]

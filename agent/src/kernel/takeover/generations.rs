@@ -23,6 +23,7 @@ use crate::{
         clock::monotonic_ns,
         error::LoadError,
         flush::flush,
+        hard_interrupts,
         object::{Object, fd, identity},
         programs::{CARRY, DROPS},
         raw::{self, Then},
@@ -207,6 +208,8 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Pre
         cpu: CpuTotals::of(&cpus, accounts),
         drops,
         online_ns: 0,
+        hard_interrupts: hard_interrupts::read(&object, copies)?,
+        stolen_ns: None,
         cpus,
     };
     let mut changes = Vec::new();
