@@ -12,9 +12,9 @@ pub struct Sensor {
     pub is_default: bool,
     /// The size of a row in words, with the id.
     pub words: usize,
-    /// The metrics that it adds to each row.
+    /// The metrics that it adds to each row. A sensor without them has only the row of the node, in slot 0.
     pub families: &'static [Family],
-    /// The metrics that it adds to the node, which are totals. Their words are those of the row of the idle task.
+    /// The metrics that it adds to the node. Their words are those of the row of the idle task.
     pub node: &'static [Family],
     /// The programs of its own, in the order of their accounts. They are attached in this order.
     pub programs: &'static [Program],

@@ -31,6 +31,7 @@ mod tickless;
 mod truth;
 mod unwinding;
 mod waits;
+mod workqueues;
 
 use std::process::ExitCode;
 
@@ -184,6 +185,7 @@ fn main() -> ExitCode {
             &syscalls::tests(),
             tickless::TESTS,
             unwinding::TESTS,
+            workqueues::TESTS,
             tests,
         ]
         .concat(),

@@ -32,6 +32,7 @@ use podperf::{
         status::{Part, State},
         usage::Usage,
         wait::{Unwind, WaitReason, WaitState},
+        works::WorkCounts,
     },
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
     stacks::{BpfProgram, FrameOwner, Proofs, SymbolStats},
@@ -96,6 +97,8 @@ impl CountedNode {
 
     pub(crate) fn scrape(&self) -> Result<String> {
         let seconds = self.begin.elapsed().as_secs_f64();
+        let works = WorkCounts::default();
+        works.add(Some("flush_to_ldisc"), grown(100, seconds), grown(2 * MS, seconds));
         let facts = AgentFacts {
             sensors: sensors::named("calls").into_iter().collect(),
             created_series: false,
@@ -134,6 +137,7 @@ impl CountedNode {
             symbols: SymbolStats { symbolized: grown(1000, seconds), ..SymbolStats::default() },
             unread: BTreeMap::from([(FrameOwner::default(), grown(1, seconds))]),
             programs: BTreeMap::from([(BpfProgram::named("tail_handle_ipv4"), grown(20 * MS, seconds))]),
+            works,
             debug_files: None,
             logs: &LOGS,
             server: ServerStats::default(),

@@ -58,6 +58,8 @@ const UNUSED: &[(&str, &str)] = &[
     ("podperf_container_dtlb_*", "off by default"),
     ("podperf_container_itlb_*", "off by default"),
     ("podperf_container_perf_events_total", "off by default"),
+    ("podperf_node_workqueue_latency_seconds", "off by default"),
+    ("podperf_node_workqueue_runs_total", "off by default"),
     ("podperf_pmu_event_info", "for people who ask what was counted"),
     ("podperf_bpf_program_loaded", "always 1: a program that is not loaded is in no series"),
     ("podperf_bpf_program_verified_instructions", "a property of the build"),

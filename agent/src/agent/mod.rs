@@ -30,7 +30,10 @@ use crate::{
         prometheus::AgentFacts,
     },
     kernel::{AnsweringTime, OpenCounter, cpu_info::CpuInfo, sched_ext},
-    model::status::{Part, State, Status},
+    model::{
+        status::{Part, State, Status},
+        works::WorkCounts,
+    },
     pods,
     recording::Windows,
     stacks::{LineFinder, SymbolCounts, debuginfod::FetchCounts},
@@ -68,6 +71,7 @@ pub struct Agent {
     /// True if the programs measure facts, which is fixed at the start.
     measures_facts: bool,
     symbols: SymbolCounts,
+    works: WorkCounts,
     /// `None` without `stacks.debuginfod.urls`, or in a mode without user frames.
     debug_files: Option<FetchCounts>,
     lines: LineFinder,
@@ -236,6 +240,7 @@ impl Agent {
             symbols: self.symbols.stats(),
             unread: self.symbols.unread().sums_and_rest(),
             programs: self.symbols.programs().sums(),
+            works: self.works.clone(),
             debug_files: self.debug_files.as_ref().map(FetchCounts::stats),
             logs: self.logs,
             server: self.server.stats(),

@@ -88,6 +88,7 @@ pub fn start(
             .context("failed to start a thread for the probes of functions")?;
     }
 
+    let works = sensors.work_counts();
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (process_sender, processes) = mpsc::sync_channel(PROCESSES_WAITING);
     let (unwinder, unwound) = match sensors.take_copies() {
@@ -171,6 +172,7 @@ pub fn start(
         facts,
         measures_facts: parts::wants_facts(&config),
         symbols: symbols.clone(),
+        works,
         debug_files,
         lines,
         logs,

@@ -182,14 +182,16 @@ fn a_sensor_that_is_not_in_the_file_keeps_its_default() {
             ("histograms", false),
             ("interrupts", false),
             ("locks", true),
-            ("syscalls", false)
+            ("syscalls", false),
+            ("workqueues", false)
         ]
     );
     assert_eq!(Config::parse("sensors: {}").unwrap(), Config::default());
     let message = refusal("sensors: {lokcs: {enabled: true}}");
     assert!(
         message.contains(
-            "no sensor has the name `lokcs` (there is `calls`, `functions`, `histograms`, `interrupts`, `locks`, `syscalls`)"
+            "no sensor has the name `lokcs` (there is `calls`, `functions`, `histograms`, `interrupts`, `locks`, \
+             `syscalls`, `workqueues`)"
         ),
         "{message}"
     );

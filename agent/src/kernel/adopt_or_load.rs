@@ -99,8 +99,8 @@ pub(super) fn layout(
         let names = sensor.names;
         layout = layout
             .global(names.enabled, 1_u8)
-            .size(names.rows, rows.sensor_slots())
-            .size(names.rows_by_id, rows.sensor_slots());
+            .size(names.rows, rows.slots_of(sensor))
+            .size(names.rows_by_id, rows.slots_of(sensor));
         // The configuration may give the labels. Rows hold the same words only under the same labels.
         let series = sensor.families.iter().flat_map(|family| family.series);
         layout = layout.besides(format!("{:?}", series.map(|series| series.labels[0]).collect::<Vec<_>>()));

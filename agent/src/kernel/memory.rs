@@ -144,7 +144,7 @@ pub(crate) fn map_bytes_with(settings: &SensorSettings, copies: usize) -> u64 {
             u64::from(map.entries.with(rows.sensor_slots())) * (HASH_ENTRY + 8 + value as u64)
         };
         let of_maps: u64 = sensor.maps.iter().map(of_map).sum();
-        u64::from(rows.sensor_slots()) * (row + COPIES_ENTRY + row + HASH_ENTRY + 16) + of_maps
+        u64::from(rows.slots_of(sensor)) * (row + COPIES_ENTRY + row + HASH_ENTRY + 16) + of_maps
     };
     let of_sensors: u64 = settings.sensors.iter().map(of_sensor).sum();
     of_rows + of_sensors + of_copies + RINGS + if settings.stacks { of_stacks } else { 0 }

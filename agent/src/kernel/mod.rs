@@ -55,6 +55,7 @@ mod stolen;
 pub mod symbols;
 mod takeover;
 mod trial;
+mod works;
 
 pub use answering::AnsweringTime;
 #[cfg(test)]

@@ -87,6 +87,11 @@ impl Rows {
         (self.slots / SLOTS_OF_SENSORS).max(LEAST_SLOTS)
     }
 
+    /// Returns the number of slots of this sensor. Without metrics of cgroups, it has one: the row of the node.
+    pub(super) fn slots_of(&self, sensor: &Sensor) -> u32 {
+        if sensor.families.is_empty() { 1 } else { self.sensor_slots() }
+    }
+
     /// Returns the shift from a product of 32 bits to a slot of a sensor.
     pub(super) fn sensor_slot_shift(&self) -> u32 {
         u32::BITS - self.sensor_slots().ilog2()
@@ -208,7 +213,7 @@ impl Rows {
             raw::lookup(rows, self.slot(id), &mut copies)?;
             let own = copies.iter().enumerate().filter(|(_, copy)| copy.id == id);
             found.extend(own.map(|(cpu, _)| (cpu, id)));
-            for (Sensor { names, words, .. }, _) in &self.sensors {
+            for (Sensor { names, words, .. }, _) in self.sensors.iter().filter(|(of, _)| !of.families.is_empty()) {
                 let mut copies = vec![0_u64; self.copies * words];
                 raw::lookup(fd(object, names.rows)?, slot(id, self.sensor_slot_shift()), &mut copies)?;
                 let own = copies.chunks_exact(*words).enumerate().filter(|(_, copy)| copy[0] == id);

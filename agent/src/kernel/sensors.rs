@@ -39,10 +39,11 @@ use super::{
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
     stolen::stolen_ns,
     takeover::{Pins, Previous, generations::take_over},
+    works::Works,
 };
 use crate::{
     events::{plan::Plan, plausible::MOST_PER_CYCLE},
-    model::hard_interrupts::HardInterrupts,
+    model::{hard_interrupts::HardInterrupts, works::WorkCounts},
 };
 
 /// The running programs. On drop, the counters close, and programs that are not pinned detach.
@@ -75,6 +76,7 @@ pub struct Sensors {
     /// Number of task records that could not be created, at the last reading.
     records_missing: u64,
     unreadable: Vec<String>,
+    works: Works,
 }
 
 /// The way in which counting began.
@@ -210,6 +212,7 @@ impl Sensors {
             previous,
             records_missing: 0,
             unreadable,
+            works: Works::default(),
         })
     }
 
@@ -284,6 +287,12 @@ impl Sensors {
         &self.sensor_states
     }
 
+    /// Returns the counts of work items by function, which grow with each reading.
+    #[must_use]
+    pub fn work_counts(&self) -> WorkCounts {
+        self.works.counts()
+    }
+
     /// Returns the configured events, and the state of each.
     #[must_use]
     pub fn counters(&self) -> &[OpenCounter] {
@@ -337,6 +346,7 @@ impl Sensors {
         let online = aya::util::online_cpus().unwrap_or_default();
         let at_ns = self.flush();
         let rows = self.rows.read(&self.object)?;
+        self.works.read(&self.object)?;
         let charged = listed::charged(&self.object)?;
         let mut cpus = Vec::new();
         self.read_map("cpus", 1, |_: u32, cpu: &[abi::podperf_cpu]| cpus.extend_from_slice(cpu))?;

@@ -215,6 +215,28 @@ pub(super) fn text(wanted: bool) -> (Range<u64>, Range<u64>) {
     (functions.interrupt_text(), functions.scheduler())
 }
 
+/// Finds the names of the functions that begin at these addresses. A function with several names has the first one of
+/// the file, and a function that the kernel hides has none.
+///
+/// # Errors
+///
+/// When the file cannot be read.
+pub(super) fn name_starts(names: &mut HashMap<u64, Option<String>>) -> io::Result<()> {
+    name_starts_from(open()?, names)
+}
+
+fn name_starts_from(lines: impl BufRead, names: &mut HashMap<u64, Option<String>>) -> io::Result<()> {
+    each_function(lines, |address, name, _| {
+        if address != 0
+            && let Some(found) = names.get_mut(&address)
+            && found.is_none()
+        {
+            *found = Some(name.to_owned());
+        }
+        ControlFlow::Continue(())
+    })
+}
+
 /// Returns the list of modules. A comparison with an earlier list shows if modules were loaded or unloaded.
 #[must_use]
 pub fn modules() -> Vec<u8> {
@@ -310,6 +332,14 @@ nonsense
         ] {
             assert_eq!(KernelNames::of(table.as_bytes()).unwrap(), expected, "{table}");
         }
+    }
+
+    #[test]
+    fn only_the_start_of_a_function_has_its_name() {
+        let [start, within, hidden] = [0xffff_ffff_8100_0000, 0xffff_ffff_8100_0101, 0];
+        let mut names = HashMap::from([start, within, hidden].map(|address| (address, None)));
+        name_starts_from(TABLE.as_bytes(), &mut names).unwrap();
+        assert_eq!(names, HashMap::from([(start, Some("_stext".to_owned())), (within, None), (hidden, None)]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Types that all other modules share: ids, states of waiting threads, kinds of locks, sums of usage, sums by label,
-//! words of sensors, hard interrupts by name, recorded system calls and the names of calls, functions to measure,
-//! features, modes, and states of parts.
+//! words of sensors, hard interrupts by name, recorded system calls and the names of calls, functions to measure, work
+//! items, features, modes, and states of parts.
 //! Pure, except for [`random`] and [`functions`].
 
 pub mod call_names;
@@ -21,3 +21,4 @@ pub mod slot;
 pub mod status;
 pub mod usage;
 pub mod wait;
+pub mod works;

@@ -132,12 +132,4 @@ mod tests {
             }
         }
     }
-
-    /// The exporters of the node know no histograms.
-    #[test]
-    fn series_of_the_node_are_totals() {
-        for series in ALL.into_iter().flat_map(|sensor| sensor.node).flat_map(|family| family.series) {
-            assert!(matches!(series.words, Words::Total(_)), "{series:?}");
-        }
-    }
 }

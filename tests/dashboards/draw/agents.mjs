@@ -37,6 +37,10 @@ export function addNode(text, { cluster, node, cpu, cpus }, agent) {
     text.counter("podperf_node_hard_interrupts_total", labels, constant(rate), { noise: 0.1 });
     text.counter("podperf_node_hard_interrupts_seconds_total", labels, constant(0.02 * (rate / 3515)), { noise: 0.1 });
   }
+  for (const [fn, threads] of Object.entries({ wb_workfn: 0.21, flush_to_ldisc: 0.02, vmstat_update: 0.004 })) {
+    const labels = { ...agent, function: fn };
+    text.counter("podperf_node_workqueue_seconds_total", labels, constant(threads), { noise: 0.1 });
+  }
   const info = { ...agent, vendor: cpu.vendor, cpuid: cpu.cpuid, model_name: cpu.model };
   text.gauge("podperf_node_cpu_info", info, constant(1), { history: true });
   text.gauge(

@@ -22,6 +22,7 @@ use crate::{
     model::{
         feature::Feature,
         status::{Part, State},
+        works::WorkCounts,
     },
     pods::SourceStats,
     stacks::{
@@ -63,6 +64,8 @@ pub struct AgentFacts<'a> {
     pub unread: BTreeMap<FrameOwner, u64>,
     /// Time on the CPU in BPF programs of the node, in nanoseconds; empty if no sample was in one.
     pub programs: BTreeMap<BpfProgram, u64>,
+    /// The runs of work items by function; empty without the sensor `workqueues`.
+    pub works: WorkCounts,
     /// The counts of debug files; `None` without `stacks.debuginfod.urls`.
     pub debug_files: Option<FetchStats>,
     /// The number of log messages.
@@ -86,6 +89,7 @@ pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec
     bpf(&mut families, observation, facts.all_own);
     stacks(&mut families, observation, facts);
     hard_interrupts(&mut families, observation);
+    works(&mut families, &facts.works);
     if let Some(stats) = &facts.debug_files {
         debug_files(&mut families, stats);
     }
@@ -258,6 +262,17 @@ fn hard_interrupts(families: &mut Vec<Family>, observation: &Observation) {
     let started = observation.snapshot.started;
     let families_of_names = [counts, times].into_iter().filter(|family| !family.samples.is_empty());
     families.extend(families_of_names.map(|family| family.created(started)));
+}
+
+fn works(families: &mut Vec<Family>, counts: &WorkCounts) {
+    let (mut runs, mut times) = (rows::NODE_WORK_RUNS.family(), rows::NODE_WORK_TIME.family());
+    for (function, count) in counts.runs() {
+        runs.push(&[function.name()], Value::Count(count));
+    }
+    for (function, ns) in counts.times() {
+        times.push(&[function.name()], Value::seconds(ns));
+    }
+    families.extend([runs, times].into_iter().filter(|family| !family.samples.is_empty()));
 }
 
 fn debug_files(families: &mut Vec<Family>, stats: &FetchStats) {

@@ -19,24 +19,27 @@ use opentelemetry_proto::tonic::{
 
 use super::names::{self, RowKind};
 use crate::{
-    attribution::{RowUsage, Snapshot},
+    attribution::Snapshot,
     model::sensors::{Histogram, Sensor},
 };
 
-/// Returns one metric for each family of histograms and each kind of row. Leaves out histograms without a
+/// Returns one metric for each family of histograms and each kind of row or the node. Leaves out histograms without a
 /// value, and totals, which are in [`super::points`].
 pub(super) fn observed(snapshot: &Snapshot, on: &[&'static Sensor]) -> Vec<Metric> {
     let mut points: BTreeMap<(String, &str, &str), Vec<ExponentialHistogramDataPoint>> = BTreeMap::new();
     for sensor in on {
-        for row in &snapshot.rows {
-            let Some(words) = row.usage.words.of(sensor) else { continue };
-            for family in sensor.families {
+        let of_rows = snapshot.rows.iter().map(|of| (Some(&of.row), sensor.families, &of.usage, of.started));
+        let of_node = (None, sensor.node, &snapshot.idle, snapshot.started);
+        for (row, families, usage, started) in of_rows.chain([of_node]) {
+            let Some(words) = usage.words.of(sensor) else { continue };
+            for family in families {
                 for series in family.series {
                     let Some(histogram) = Histogram::of(words, series.words) else { continue };
-                    let more = family.labels_of(series).map(|(of, value)| KeyValue::new(of.attribute, value));
-                    let name = RowKind::of(&row.row).instrument(family.instrument);
+                    let own = family.labels_of(series).map(|(of, value)| KeyValue::new(of.attribute, value));
+                    let attributes = row.map(names::attributes).unwrap_or_default().into_iter().chain(own);
+                    let name = row.map_or(RowKind::Node, RowKind::of).instrument(family.instrument);
                     let of = (name, family.help, names::of_unit(family.unit));
-                    points.entry(of).or_default().push(point(&histogram, row, more, snapshot.taken));
+                    points.entry(of).or_default().push(point(&histogram, attributes, [started, snapshot.taken]));
                 }
             }
         }
@@ -52,16 +55,14 @@ fn metric(((name, help, unit), data_points): ((String, &str, &str), Vec<Exponent
 
 fn point(
     histogram: &Histogram,
-    row: &RowUsage,
-    more: impl Iterator<Item = KeyValue>,
-    taken: SystemTime,
+    attributes: impl Iterator<Item = KeyValue>,
+    [started, taken]: [SystemTime; 2],
 ) -> ExponentialHistogramDataPoint {
     #[expect(clippy::cast_precision_loss, reason = "an f64 holds up to 2^53 ns exactly, which is 104 days")]
     let sum = histogram.sum_ns as f64 / 1e9;
-    let attributes: Vec<_> = names::attributes(&row.row).into_iter().chain(more).collect();
     ExponentialHistogramDataPoint {
-        attributes: attributes.iter().map(Attribute::from).collect(),
-        start_time_unix_nano: unix_ns(row.started),
+        attributes: attributes.map(|attribute| Attribute::from(&attribute)).collect(),
+        start_time_unix_nano: unix_ns(started),
         time_unix_nano: unix_ns(taken),
         count: histogram.count(),
         sum: Some(sum),
@@ -86,7 +87,7 @@ fn unix_ns(time: SystemTime) -> u64 {
 mod tests {
     use super::*;
     use crate::{
-        attribution::{Row, Shown},
+        attribution::{Row, RowUsage, Shown},
         model::{
             sensor_words::SensorWords,
             sensors::{self, Words},
@@ -126,5 +127,21 @@ mod tests {
         assert_eq!((used, first), (Some((&3, -16)), -18));
         assert_eq!((point.start_time_unix_nano, point.time_unix_nano), (6_000_000_000, 9_000_000_000));
         assert_eq!(observed(&snapshot(SensorWords::default()), &[sensor]), []);
+    }
+
+    #[test]
+    fn a_histogram_of_the_node_is_in_the_words_of_the_idle_row() {
+        let sensor = sensors::named("workqueues").unwrap();
+        let Words::Histogram { sum, .. } = sensor.node[0].series[0].words else { panic!("no histogram") };
+        let mut words = SensorWords::default();
+        let row = words.row_mut(sensors::place_of(sensor));
+        (row[sum], row[sum + 1]) = (3_000, 2);
+        let mut snapshot = snapshot(SensorWords::default());
+        snapshot.idle.words = words;
+        let metrics = observed(&snapshot, &[sensor]);
+        assert_eq!(metrics.iter().map(|metric| &*metric.name).collect::<Vec<_>>(), ["podperf.node.workqueue.latency"]);
+        let Some(Data::ExponentialHistogram(histogram)) = &metrics[0].data else { panic!("{metrics:?}") };
+        let point = &histogram.data_points[0];
+        assert_eq!((point.count, point.attributes.len()), (2, 0));
     }
 }

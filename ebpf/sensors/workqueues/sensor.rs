@@ -1,0 +1,68 @@
+//! The description of the sensor `workqueues`. The counts by function are in a table of its own: the agent finds their
+//! labels when it reads it.
+
+use std::mem::offset_of;
+
+use crate::{
+    abi::{PODPERF_HISTOGRAM_BUCKETS, podperf_work, podperf_work_run, podperf_workqueues},
+    sensor::{Family, Hook, Map, Program, Sensor, Series, Unit, Words, names},
+};
+
+/// The binary logarithm of the upper border of bucket 0, in seconds, see `bucket.h` of the sensor `histograms`.
+const FIRST: i32 = -18;
+
+const SINCE: &str = "Linux 2.6.37";
+const OF_A_RUN: &str = "worker, or softirq";
+
+/// See README.md.
+pub(super) static SENSOR: Sensor = Sensor {
+    names: names!("workqueues"),
+    about: "counts the items of the kernel's work queues by function, and how long they wait and run",
+    is_default: false,
+    words: size_of::<podperf_workqueues>() / size_of::<u64>(),
+    families: &[],
+    node: &[Family {
+        name: "workqueue_latency",
+        instrument: "workqueue.latency",
+        help: "Time of items of work queues from their activation to their start",
+        unit: Unit::Seconds,
+        labels: &[],
+        series: &[Series {
+            labels: ["", ""],
+            words: Words::Histogram {
+                sum: offset_of!(podperf_workqueues, latency) / size_of::<u64>(),
+                buckets: PODPERF_HISTOGRAM_BUCKETS as usize,
+                first: FIRST,
+            },
+        }],
+    }],
+    // The program at the end comes first: no run and no wait begins whose end it does not see.
+    programs: &[
+        Program {
+            name: "workqueues_end",
+            hook: Hook::Tracepoint { name: "workqueue_execute_end", since: SINCE },
+            context: OF_A_RUN,
+        },
+        Program {
+            name: "workqueues_start",
+            hook: Hook::Tracepoint { name: "workqueue_execute_start", since: SINCE },
+            context: OF_A_RUN,
+        },
+        Program {
+            name: "workqueues_activate",
+            hook: Hook::Tracepoint { name: "workqueue_activate_work", since: SINCE },
+            context: "task, softirq or interrupt; a pool of workers locked, interrupts off",
+        },
+    ],
+    maps: &[
+        Map { name: "workqueues_waiting", per_slot: 4, value_bytes: size_of::<u64>(), is_inherited: true },
+        Map {
+            name: "workqueues_running",
+            per_slot: 1,
+            value_bytes: size_of::<podperf_work_run>(),
+            is_inherited: true,
+        },
+        Map { name: "workqueues_functions", per_slot: 1, value_bytes: size_of::<podperf_work>(), is_inherited: true },
+    ],
+    drops: &[],
+};

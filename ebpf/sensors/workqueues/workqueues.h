@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#ifndef PODPERF_WORKQUEUES_H
+#define PODPERF_WORKQUEUES_H
+
+#include "podperf.h"
+#include "histograms/histograms.h"
+
+/* Value of `workqueues_rows`: the only row is that of the node. */
+struct podperf_workqueues {
+	__u64 id;                               /* `PODPERF_IDLE`; 0: this CPU has started no item yet */
+	__u64 latency[PODPERF_HISTOGRAM_WORDS]; /* of items, from their activation to their start */
+};
+
+/* The key of `workqueues_functions` that stands for all functions without an entry. No function is at this address. */
+#define PODPERF_OTHER_FUNCTIONS 0
+
+/* Value of `workqueues_functions`: the items of a function that ended. `workqueues_end` adds to it atomically. */
+struct podperf_work {
+	__u64 runs;
+	__u64 ns; /* from the starts to the ends */
+};
+
+/* Value of `workqueues_running`: an item that runs. */
+struct podperf_work_run {
+	__u64 since_ns;
+	__u64 function; /* the address of its function */
+};
+
+_Static_assert(sizeof(struct podperf_work) == 16, "ABI");
+_Static_assert(sizeof(struct podperf_work_run) == 16, "ABI");
+
+#endif
