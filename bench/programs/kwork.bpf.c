@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The shape of the programs of perf kwork: the begin of an interrupt is in a hash table, and so are the sums, by class,
- * CPU and number. perf also keeps the names of interrupts in a third table, which is left out here.
+ * The shape of the programs of perf kwork: the begin of an interrupt or of a work item is in a hash table, and so are
+ * the sums, by class, CPU and number. perf also keeps names in a third table, which is left out here.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -11,6 +11,7 @@
 enum work_class {
 	HARD_INTERRUPT,
 	SOFT_INTERRUPT,
+	WORK_ITEM,
 };
 
 struct work {
@@ -25,7 +26,7 @@ struct work_times {
 	__u64 most_ns;
 };
 
-/* An interrupt that goes on -> its begin. */
+/* An interrupt or a work item that goes on -> its begin. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_WORKS);
@@ -33,7 +34,7 @@ struct {
 	__type(value, __u64);
 } since SEC(".maps");
 
-/* All interrupts that ended. */
+/* All interrupts and work items that ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_WORKS);
@@ -96,6 +97,18 @@ SEC("raw_tp/softirq_exit")
 int kwork_softirq_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	return end_work(SOFT_INTERRUPT, (__u32)ctx->args[0]);
+}
+
+SEC("raw_tp/workqueue_execute_start")
+int kwork_work_start(struct bpf_raw_tracepoint_args *ctx)
+{
+	return begin_work(WORK_ITEM, ctx->args[0]);
+}
+
+SEC("raw_tp/workqueue_execute_end")
+int kwork_work_end(struct bpf_raw_tracepoint_args *ctx)
+{
+	return end_work(WORK_ITEM, ctx->args[0]);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -49,7 +49,7 @@ enum Goal {
 /// The place of podperf, after the empty programs.
 const PODPERF: usize = 1;
 
-static SUBJECTS: [Subject; 4] = [
+static SUBJECTS: [Subject; 5] = [
     Subject {
         title: "Interrupts",
         event: "packet; programs per interrupt",
@@ -85,6 +85,36 @@ static SUBJECTS: [Subject; 4] = [
             },
         ],
         goals: &[Goal::AboveEmpty(100.0)],
+    },
+    Subject {
+        title: "Work queues",
+        event: "byte through a terminal, which is an item",
+        load: "repeat --what terminal --times",
+        events: 100_000,
+        watchers: &[
+            Watcher {
+                title: "empty programs at activation, start and end",
+                way: Way::Tracepoints(
+                    EMPTY,
+                    &[
+                        ("podperf_empty", "workqueue_activate_work"),
+                        ("podperf_empty", "workqueue_execute_start"),
+                        ("podperf_empty", "workqueue_execute_end"),
+                    ],
+                ),
+                runs: 3.0,
+            },
+            Watcher { title: "podperf: workqueues", way: Way::Sensor("workqueues"), runs: 3.0 },
+            Watcher {
+                title: "the shape of perf kwork -k workqueue report",
+                way: Way::Tracepoints(
+                    KWORK,
+                    &[("kwork_work_start", "workqueue_execute_start"), ("kwork_work_end", "workqueue_execute_end")],
+                ),
+                runs: 2.0,
+            },
+        ],
+        goals: &[],
     },
     Subject {
         title: "System calls",

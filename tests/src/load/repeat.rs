@@ -2,11 +2,15 @@
 
 #![expect(unsafe_code, reason = "a function that keeps its name")]
 
-use std::{fs, hint::black_box};
+use std::{
+    fs::{self, File},
+    hint::black_box,
+    io::{Read as _, Write as _},
+};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use nix::unistd::getppid;
+use nix::{pty::openpty, unistd::getppid};
 use serde::{Deserialize, Serialize};
 
 use crate::process;
@@ -35,6 +39,8 @@ pub enum Repeated {
     Getppid,
     /// A function of this program
     Function,
+    /// A write of a byte to a terminal and a read at its other end: the kernel hands it over in a work item
+    Terminal,
 }
 
 /// The program's measurements of itself.
@@ -61,6 +67,15 @@ pub fn run(args: &RepeatArgs) -> Result<RepeatReport> {
             Repeated::Function => {
                 for time in 0..args.times {
                     black_box(podperf_repeated(black_box(time)));
+                }
+            }
+            Repeated::Terminal => {
+                let ends = openpty(None, None).context("failed to open a terminal")?;
+                let (mut reader, mut writer) = (File::from(ends.master), File::from(ends.slave));
+                let mut byte = [0];
+                for _ in 0..args.times {
+                    writer.write_all(b"x")?;
+                    reader.read_exact(&mut byte)?;
                 }
             }
         }
