@@ -95,7 +95,7 @@ pub fn start(
         Some(copies) => {
             let (results, unwound) = mpsc::sync_channel(UNWOUND_WAITING);
             let (orders, ordered) = mpsc::channel();
-            let thread = unwinder::start(copies, results, ordered, config.testing.sandbox)?;
+            let thread = unwinder::start(copies, results, ordered, given_up.clone(), config.testing.sandbox)?;
             (Some(thread), Some(UnwinderChannels { unwound, orders }))
         }
         None => (None, None),

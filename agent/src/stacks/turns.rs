@@ -55,6 +55,11 @@ impl Turns {
         }
     }
 
+    /// Drops the tables. A thread that hangs keeps those that it has.
+    pub(super) fn forget_code(&mut self) {
+        self.code = Arc::new(Mutex::new(AllCode::new()));
+    }
+
     /// Takes the kept copies whose owners have time again, and those that are too old to be kept.
     pub(super) fn take_kept(&mut self) -> Vec<Tried> {
         let Self { kept, allowances, .. } = self;
@@ -107,8 +112,7 @@ impl Turns {
             (thread_cpu().saturating_sub(began), is_there)
         });
         if outcome == Err(Unread::Hangs) && matches!(self.code.try_lock(), Err(TryLockError::WouldBlock)) {
-            // The thread that hangs keeps the code.
-            self.code = Arc::new(Mutex::new(AllCode::new()));
+            self.forget_code();
         }
         // The machine may be busy with other things: only CPU time counts. If the read of a file took long, its time
         // counts, without the time in which there was no CPU.

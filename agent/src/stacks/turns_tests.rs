@@ -94,6 +94,14 @@ fn a_copy_is_given_up_if_no_thread_for_files_starts() {
 }
 
 #[test]
+fn tables_that_are_forgotten_take_no_memory() {
+    let mut turns = turns();
+    let tables = Arc::downgrade(&turns.code);
+    turns.forget_code();
+    assert!(tables.upgrade().is_none());
+}
+
+#[test]
 fn walks_end_when_no_time_is_left_or_another_program_runs() {
     let walk = |program: [u64; 3], until: Duration, left: Duration| {
         let pulse = Pulse::new(Instant::now() + left, Place::Own);

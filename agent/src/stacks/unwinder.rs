@@ -32,7 +32,9 @@ use crate::{
         copies::{Copies, CopyOf, Recipe},
         return_free_memory,
     },
+    limits::memory::GivenUp,
     model::{
+        feature::Feature,
         ids::{Pid, StackId},
         wait::Unwind,
     },
@@ -91,6 +93,7 @@ struct Unwinder {
     /// The stacks of recipes that are only a part: they are forgotten after a while, so that the rest has another chance.
     parts: HashSet<StackId>,
     window: Instant,
+    given_up: GivenUp,
 }
 
 /// An order to the thread.
@@ -103,8 +106,8 @@ pub enum Order {
     CatchUp(mpsc::SyncSender<()>),
 }
 
-/// Starts the thread. It sends results until their receiver or the sender of orders is gone. The thread for files can
-/// only read if `confined` is set.
+/// Starts the thread. It sends results until their receiver or the sender of orders is gone. While caches are given up,
+/// it drops its tables after each window. The thread for files can only read if `confined` is set.
 ///
 /// # Errors
 ///
@@ -113,6 +116,7 @@ pub fn start(
     copies: Copies,
     results: mpsc::SyncSender<Vec<Unwound>>,
     orders: mpsc::Receiver<Order>,
+    given_up: GivenUp,
     confined: bool,
 ) -> io::Result<JoinHandle<()>> {
     let reader = Reader::start(confined)?.with_patience(PATIENCE);
@@ -124,6 +128,7 @@ pub fn start(
         asking: Asking::default(),
         parts: HashSet::new(),
         window: Instant::now(),
+        given_up,
     };
     thread::Builder::new().name("podperf-unwind".into()).spawn(move || {
         let mut pause = SHORTEST_PAUSE;
@@ -172,7 +177,11 @@ impl Unwinder {
         }
         if self.window.elapsed() >= WINDOW {
             self.window = Instant::now();
-            self.turns.next_window();
+            if self.given_up.has(Feature::Caches) {
+                self.turns.forget_code();
+            } else {
+                self.turns.next_window();
+            }
             // A process may have moved to another owner.
             self.owners.clear();
             let parts = std::mem::take(&mut self.parts);
