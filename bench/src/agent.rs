@@ -16,6 +16,7 @@ use super::monitor::EVENTS;
 /// The default cap. Agents in tests have no cap unless they set one.
 pub(super) const CAP: &str = "overhead: {maxPercent: 5}\n";
 
+const STACKS: &str = "stacks: {unwind: frame-pointers, wakerAfter: 0s, onCpuHertz: 0}\ncounters: {groups: []}\n";
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
 /// The wait after the start, which is not part of the rest.
 pub(super) const REST_AFTER: Duration = Duration::from_secs(5);
@@ -29,7 +30,7 @@ pub enum Configuration {
     Times,
     /// The same as `Times`, and the sensor of this name.
     Sensor(&'static str),
-    /// The same as `Times`, and both stacks of every wait; neither wakers nor samples on the CPU.
+    /// The same as `Times`, and both stacks of every wait by frame pointers; neither wakers nor samples on the CPU.
     Stacks,
     /// The same as `Stacks`, by unwind tables.
     Tables,
@@ -49,8 +50,8 @@ impl Configuration {
             Self::Default => String::new(),
             Self::Times => without_stacks(true, ""),
             Self::Sensor(name) => without_stacks(true, "") + &format!("sensors: {{{name}: {{enabled: true}}}}\n"),
-            Self::Stacks => "stacks: {wakerAfter: 0s, onCpuHertz: 0}\ncounters: {groups: []}\n".to_owned(),
-            Self::Tables => Self::Stacks.yaml().replace("wakerAfter", "unwind: tables, wakerAfter"),
+            Self::Stacks => STACKS.to_owned(),
+            Self::Tables => STACKS.replace("frame-pointers", "tables"),
             Self::Counters => without_stacks(false, &groups),
         }
     }

@@ -30,7 +30,7 @@ const FOUND: Duration = Duration::from_secs(60);
 /// The function of the kernel that the load calls.
 const GETPPID: &str = if cfg!(target_arch = "aarch64") { "__arm64_sys_getppid" } else { "__x64_sys_getppid" };
 /// The least with user frames, without which the agent reads no files of programs.
-const STACKS: &str = "stacks: {wakerAfter: 0s, onCpuHertz: 0}\ncounters: {groups: []}\n";
+const STACKS: &str = "stacks: {unwind: frame-pointers, wakerAfter: 0s, onCpuHertz: 0}\ncounters: {groups: []}\n";
 
 /// The source of our own programs.
 #[derive(Clone, Copy, Debug)]
