@@ -5,7 +5,7 @@
 //! names from [`pods`]. [`export`] renders snapshots of the accounts, and [`http`] serves them. Stacks go from
 //! [`kernel`] through [`stacks`] and [`recording`] to [`export`]; [`filter`] chooses the samples. [`limits`] keeps
 //! the cost low after each reading, [`checkpoint`] saves the accounts for the next agent, and [`telemetry`] counts
-//! the agent's own work. [`access`] decides who may read, and [`sandbox`] restricts the agent itself. [`events`]
+//! the agent's own work. [`holders`] finds who holds the node's BPF programs. [`access`] decides who may read, and [`sandbox`] restricts the agent itself. [`events`]
 //! plans the configured perf events, [`model`] has the plain types that modules share, and [`transport`]
 //! connects out of the agent. [`cli`] reads the command line, [`config`] reads the settings, [`agent`] starts and stops
 //! the parts, and [`check`] tries them once. `agent/layers.txt` has their order.
@@ -22,6 +22,7 @@ pub mod config;
 pub mod events;
 pub mod export;
 pub mod filter;
+pub mod holders;
 pub mod http;
 pub mod kernel;
 pub mod limits;

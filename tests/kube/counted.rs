@@ -138,6 +138,7 @@ impl CountedNode {
             unread: BTreeMap::from([(FrameOwner::default(), grown(1, seconds))]),
             programs: BTreeMap::from([(BpfProgram::named("tail_handle_ipv4"), grown(20 * MS, seconds))]),
             works,
+            holders: None,
             debug_files: None,
             logs: &LOGS,
             server: ServerStats::default(),

@@ -14,6 +14,7 @@ mod drawing;
 mod examples;
 mod hangs;
 mod harness;
+mod holders;
 mod kubeconfig;
 mod kubelet_source;
 mod large;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
             credentials::TESTS,
             access::TESTS,
             check::TESTS,
+            holders::TESTS,
             kubeconfig::TESTS,
             strange::TESTS,
             large::TESTS,

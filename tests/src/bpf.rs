@@ -129,6 +129,11 @@ impl Spinning {
         unsafe { bpf(PROG_LOAD, &attributes) }.map(Self).context("failed to load a program (needs root)")
     }
 
+    /// Returns another descriptor of the program, which a process may get.
+    pub fn share(&self) -> Result<OwnedFd> {
+        Ok(self.0.try_clone()?)
+    }
+
     /// Runs the program this number of times, on this thread.
     pub fn run(&self, times: u32) -> Result<()> {
         let packet = [0_u8; 64];

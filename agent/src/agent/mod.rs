@@ -29,6 +29,7 @@ use crate::{
         otlp::{Exporter, Health},
         prometheus::AgentFacts,
     },
+    holders::{Holders, NamedHolder, named},
     kernel::{AnsweringTime, OpenCounter, cpu_info::CpuInfo, sched_ext},
     model::{
         status::{Part, State, Status},
@@ -72,6 +73,8 @@ pub struct Agent {
     measures_facts: bool,
     symbols: SymbolCounts,
     works: WorkCounts,
+    /// `None` in a mode without the privilege to look into processes.
+    holders: Option<Holders>,
     /// `None` without `stacks.debuginfod.urls`, or in a mode without user frames.
     debug_files: Option<FetchCounts>,
     lines: LineFinder,
@@ -176,6 +179,14 @@ impl Agent {
             .map_or_else(|_| Arc::default(), |observation| Arc::clone(&observation.counters))
     }
 
+    /// Returns the holders of the node's BPF programs; empty if the agent looks for none, or cannot read the kernel.
+    pub async fn holders(&self) -> Vec<NamedHolder> {
+        let Some(holders) = &self.holders else { return Vec::new() };
+        let held = holders.facts().held;
+        let observation = self.reader.read(Purpose::Look).await;
+        observation.map_or_else(|_| Vec::new(), |observation| named(&held, &observation.snapshot))
+    }
+
     /// Returns a text for people if the agent is ready. The agent waits for pods only for `WAIT_FOR_PODS`, since
     /// counts without names are still useful, and wait for their names.
     ///
@@ -241,6 +252,7 @@ impl Agent {
             unread: self.symbols.unread().sums_and_rest(),
             programs: self.symbols.programs().sums(),
             works: self.works.clone(),
+            holders: self.holders.as_ref().map(Holders::facts),
             debug_files: self.debug_files.as_ref().map(FetchCounts::stats),
             logs: self.logs,
             server: self.server.stats(),

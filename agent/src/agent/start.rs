@@ -2,6 +2,7 @@
 
 use crate::limits::memory::Budget;
 use std::{
+    io,
     path::Path,
     sync::{Arc, Mutex, mpsc},
     time::{Instant, SystemTime},
@@ -22,12 +23,16 @@ use crate::{
         otlp::Exporter,
         push::{Push, PushSettings},
     },
+    holders::{self, HolderSettings, Holders},
     kernel::{
         self, AnsweringTime, LoadError, Pins, PinsError, SensorSettings, SensorState, Sensors, host::Host,
-        memory::Limit, symbols::KernelNames,
+        memory::Limit, pinned::is_bpffs, symbols::KernelNames,
     },
     limits::{MemorySettings, cpu::Overhead, memory::GivenUp},
-    model::status::{State, Status},
+    model::{
+        mode::Mode,
+        status::{State, Status},
+    },
     pods::{self, DaemonSet},
     recording::Windows,
     stacks::{self, LineFinder, Naming, SymbolCounts, debuginfod, probing, unwinder},
@@ -89,6 +94,8 @@ pub fn start(
     }
 
     let works = sensors.work_counts();
+    let holders = start_holders(&config, mode, &status).context("failed to start a thread for BPF programs")?;
+
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (process_sender, processes) = mpsc::sync_channel(PROCESSES_WAITING);
     let (unwinder, unwound) = match sensors.take_copies() {
@@ -173,6 +180,7 @@ pub fn start(
         measures_facts: parts::wants_facts(&config),
         symbols: symbols.clone(),
         works,
+        holders,
         debug_files,
         lines,
         logs,
@@ -240,6 +248,18 @@ fn start_sensors(
         started => Ok((started?, Some(pins))),
     }
 }
+
+/// Starts the search for holders of BPF programs; `None` in a mode without the privilege to look into processes.
+fn start_holders(config: &Config, mode: Mode, status: &Status) -> io::Result<Option<Holders>> {
+    if mode != Mode::Profiles {
+        return Ok(None);
+    }
+    // The pins of other agents are beside this agent's, unless only the agent's own are mounted.
+    let own = &config.restart.directory;
+    let pins = own.parent().filter(|parent| is_bpffs(parent)).unwrap_or(own).to_owned();
+    holders::start(HolderSettings { every: config.testing.holders_every, pins }, status.clone()).map(Some)
+}
+
 /// Starts the source of pods; `None` if the configuration has none.
 fn start_pods(
     config: &Config,

@@ -35,7 +35,13 @@ pub struct Testing {
     /// The time for which a reading is returned again, at most 1 s.
     #[serde(with = "duration")]
     pub coalesce: Duration,
+    /// The time between two turns of the search for holders of BPF programs.
+    #[serde(with = "duration")]
+    pub holders_every: Duration,
 }
+
+/// The default of `holders_every`. A turn takes at most some 80 ms of CPU time.
+const HOLDERS_EVERY: Duration = Duration::from_secs(60);
 
 /// The default of `coalesce`, and its largest value: the server drops rendered answers after two seconds.
 const LONGEST_COALESCE: Duration = Duration::from_secs(1);
@@ -52,6 +58,7 @@ impl Default for Testing {
             connections: 64,
             header_timeout: Duration::from_secs(10),
             coalesce: LONGEST_COALESCE,
+            holders_every: HOLDERS_EVERY,
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::{
     agent::Agent,
     collector::Purpose,
     export::prometheus::{Format, render},
+    holders::by_holder,
     telemetry::heartbeat::Pulse,
 };
 
@@ -164,16 +165,17 @@ async fn state(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Respons
         .is_some_and(|accept| accept.contains("application/json"));
     // Without readings the list of events is empty; the parts name the reason.
     let counters = agent.counters().await;
+    let holders = agent.holders().await;
     if wants_json {
         let events: Vec<_> = counters
             .iter()
             .map(|open| json!({ "event": open.counter.name, "state": open.state, "detail": open.detail }))
             .collect();
-        let body = json!({ "node": agent.node_name, "parts": parts, "events": events });
+        let body = json!({ "node": agent.node_name, "parts": parts, "events": events, "programs": holders });
         return ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response();
     }
     if wants_page(&headers) {
-        return status::answer(&agent.node_name, &parts, &counters);
+        return status::answer(&agent.node_name, &parts, &counters, &by_holder(&holders));
     }
     let mut text = format!("podperf {} on node {}\n\n", env!("CARGO_PKG_VERSION"), agent.node_name);
     for part in parts {
@@ -185,6 +187,12 @@ async fn state(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Respons
     }
     for open in counters.iter() {
         writeln!(text, "  {:<28} {:<12} {}", open.counter.name, open.state.name(), open.detail).ok();
+    }
+    if !holders.is_empty() {
+        text.push_str("\nBPF programs by holder\n");
+    }
+    for (holder, programs) in by_holder(&holders) {
+        writeln!(text, "  {holder}: {programs}").ok();
     }
     text.into_response()
 }

@@ -36,6 +36,7 @@ mod mounts;
 mod object;
 mod orders;
 mod perf;
+pub mod pinned;
 mod presence;
 mod probes;
 pub mod proc;

@@ -2,7 +2,7 @@
 //! `kernel.kptr_restrict` is 2.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs::{self, File},
     io::{self, BufRead, BufReader},
     ops::{ControlFlow, Range},
@@ -208,6 +208,30 @@ fn function(line: &str) -> Option<(u64, &str, &str)> {
     Some((u64::from_str_radix(address, 16).ok()?, name, module))
 }
 
+/// Returns the names of BPF programs with these tags, without those that have no name. The kernel shows these names
+/// also where it hides addresses.
+///
+/// # Errors
+///
+/// When the file cannot be read.
+pub fn names_of_programs(tags: &BTreeSet<String>) -> io::Result<HashMap<String, String>> {
+    names_in(open()?, tags)
+}
+
+fn names_in(lines: impl BufRead, tags: &BTreeSet<String>) -> io::Result<HashMap<String, String>> {
+    let mut names = HashMap::new();
+    each_function(lines, |_, function, module| {
+        if module == "[bpf]"
+            && let Some((tag, name)) = function.strip_prefix("bpf_prog_").and_then(|tagged| tagged.split_once('_'))
+            && tags.contains(tag)
+        {
+            names.entry(tag.to_owned()).or_insert_with(|| name.to_owned());
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(names)
+}
+
 /// Returns the addresses of the code that enters interrupts, and of the function that switches tasks. Both are empty if
 /// the kernel hides them, or if they are not `wanted`.
 pub(super) fn text(wanted: bool) -> (Range<u64>, Range<u64>) {
@@ -314,6 +338,17 @@ nonsense
         let marked = KernelFunctions::parse(marked.as_bytes()).unwrap();
         assert_eq!((marked.scheduler(), marked.interrupt_text()), (0xa8..0xb0, 0xa0..0xb0));
         assert_eq!((table().scheduler(), table().interrupt_text()), (0..0, 0..0));
+    }
+
+    #[test]
+    fn programs_have_names_by_their_tags_and_also_without_addresses() {
+        let table = format!(
+            "{TABLE}0000000000000000 t bpf_prog_5678_on_enter\t[bpf]\n0000000000000000 t bpf_prog_9abc\t[bpf]\n"
+        );
+        let tags = ["1234", "5678", "9abc", "none"].map(str::to_owned).into();
+        let names = names_in(table.as_bytes(), &tags).unwrap();
+        let expected = [("1234", "walk"), ("5678", "on_enter")].map(|(tag, name)| (tag.to_owned(), name.to_owned()));
+        assert_eq!(names, HashMap::from(expected));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use crate::{
     abi::{PODPERF_HISTOGRAM_BUCKETS, podperf_work, podperf_work_run, podperf_workqueues},
-    sensor::{Family, Hook, Map, Program, Sensor, Series, Unit, Words, names},
+    sensor::{Entries, Family, Hook, Map, Program, Sensor, Series, Unit, Words, names},
 };
 
 /// The binary logarithm of the upper border of bucket 0, in seconds, see `bucket.h` of the sensor `histograms`.
@@ -55,14 +55,15 @@ pub(super) static SENSOR: Sensor = Sensor {
         },
     ],
     maps: &[
-        Map { name: "workqueues_waiting", per_slot: 4, value_bytes: size_of::<u64>(), is_inherited: true },
+        Map { name: "workqueues_waiting", entries: Entries::PerSlot(4), value_bytes: size_of::<u64>(), is_per_cpu: false, is_inherited: true },
         Map {
             name: "workqueues_running",
-            per_slot: 1,
+            entries: Entries::PerSlot(1),
+            is_per_cpu: false,
             value_bytes: size_of::<podperf_work_run>(),
             is_inherited: true,
         },
-        Map { name: "workqueues_functions", per_slot: 1, value_bytes: size_of::<podperf_work>(), is_inherited: true },
+        Map { name: "workqueues_functions", entries: Entries::PerSlot(1), value_bytes: size_of::<podperf_work>(), is_per_cpu: false, is_inherited: true },
     ],
     drops: &[],
 };

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::{Family, Value, families as rows};
+use super::{Family, Value, families as rows, programs};
 use crate::{
     access::AccessStats,
     attribution::NotExported,
@@ -17,6 +17,7 @@ use crate::{
     collector::Observation,
     events::state::EventState,
     export::otlp,
+    holders::HolderFacts,
     kernel::{cpu_info::CpuInfo, proc::read_text},
     limits::{memory::ORDER, steps::STEPS},
     model::{
@@ -66,6 +67,8 @@ pub struct AgentFacts<'a> {
     pub programs: BTreeMap<BpfProgram, u64>,
     /// The runs of work items by function; empty without the sensor `workqueues`.
     pub works: WorkCounts,
+    /// The holders of BPF programs and the runs that the kernel counts; `None` if the agent looks for none.
+    pub holders: Option<HolderFacts>,
     /// The counts of debug files; `None` without `stacks.debuginfod.urls`.
     pub debug_files: Option<FetchStats>,
     /// The number of log messages.
@@ -244,13 +247,7 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         unread,
         rows::WINDOWS_DROPPED.of(Value::Count(observation.profiles_dropped)),
     ]);
-    if !facts.programs.is_empty() {
-        let mut programs = rows::NODE_PROGRAMS.family();
-        for (program, ns) in &facts.programs {
-            programs.push(&[program.name()], Value::seconds(*ns));
-        }
-        families.push(programs);
-    }
+    families.extend(programs::families(&observation.snapshot, &facts.programs, facts.holders.as_ref()));
 }
 
 fn hard_interrupts(families: &mut Vec<Family>, observation: &Observation) {

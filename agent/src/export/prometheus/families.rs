@@ -78,6 +78,12 @@ families! {
         "Items of the kernel's work queues that ended, by the function that they call; at most 64 series and one for all others";
     NODE_WORK_TIME: Counter "podperf_node_workqueue" in Seconds ["function"] when "with the sensor `workqueues`",
         "Time of these items from their start to their end, asleep or awake";
+    NODE_PROGRAM_RUNS: Counter "podperf_node_bpf_program_runs" ["program", "tag"] when "in the mode `profiles`, once somebody has enabled the kernel's statistics of programs",
+        "Runs of BPF programs of the node by the kernel's own count, exact; at most 256 series and one for all others";
+    NODE_PROGRAM_RUN_TIME: Counter "podperf_node_bpf_program_run_time" in Seconds ["program", "tag"] when "in the mode `profiles`, once somebody has enabled the kernel's statistics of programs",
+        "Time in these runs by the kernel's own count, exact; it includes interrupts, which podperf_node_bpf_program_sampled_seconds_total leaves out";
+    NODE_PROGRAM_INFO: Gauge "podperf_node_bpf_program_info" ["program", "tag", "type", "process", "namespace", "pod", "container", "cgroup"] when "in the mode `profiles`",
+        "A BPF program of the node and a process that holds it, always 1; the process is `(pinned)` if none does; at most 256 series and one for all others";
     POD_INFO: Gauge "podperf_pod_info" ["namespace", "pod", "uid", "workload", "workload_type", "qos_class", "priority_class"] when "in a cluster",
         "Workload, classes and configured labels of a pod, always 1";
     CONTAINER_INFO: Gauge "podperf_container_info" ["namespace", "pod", "container", "container_id", "image"] when "in a cluster",
@@ -114,6 +120,8 @@ families! {
 
     BPF_DROPS: Counter "podperf_bpf_drops" ["reason"],
         "Counts, samples and stacks that the BPF programs left out, by reason";
+    HOLDERS_UNREAD: Gauge "podperf_bpf_holders_unread" ["reason"]; detail when "in the mode `profiles`",
+        "Processes and pins that were not or not wholly looked at for podperf_node_bpf_program_info, in the last pass, by reason";
     PROGRAM_LOADED: Gauge "podperf_bpf_program_loaded" ["program"]; detail,
         "Whether the program is loaded";
     PROGRAM_RUN_TIME: Counter "podperf_bpf_program_run_time" in Seconds ["program"]; detail,

@@ -7,6 +7,7 @@ mod agent;
 mod families;
 mod format;
 mod histogram;
+mod programs;
 pub mod reference;
 mod sensors;
 mod workload;

@@ -19,13 +19,18 @@ struct Row<'a> {
     detail: &'a str,
 }
 
-/// Returns the page of the parts and events.
-pub(in crate::http) fn answer(node: &str, parts: &[Part], counters: &[OpenCounter]) -> Response {
+/// Returns the page of the parts and events, and of the holders of BPF programs with their programs.
+pub(in crate::http) fn answer(
+    node: &str,
+    parts: &[Part],
+    counters: &[OpenCounter],
+    holders: &[(String, String)],
+) -> Response {
     let nonce = nonce();
-    html(page(node, parts, counters, &nonce), &nonce)
+    html(page(node, parts, counters, holders, &nonce), &nonce)
 }
 
-fn page(node: &str, parts: &[Part], counters: &[OpenCounter], nonce: &str) -> String {
+fn page(node: &str, parts: &[Part], counters: &[OpenCounter], holders: &[(String, String)], nonce: &str) -> String {
     let title = format!("State of the agent on {node}");
     let ill = parts.iter().filter(|part| part.state != State::Healthy).count();
     let verdict = match ill {
@@ -55,6 +60,10 @@ fn page(node: &str, parts: &[Part], counters: &[OpenCounter], nonce: &str) -> St
     if !of_events.is_empty() {
         html.push_str("<h2>Events</h2>\n");
         table(&mut html, "event", &of_events, &mut said);
+    }
+    if !holders.is_empty() {
+        html.push_str("<h2>BPF programs</h2>\n");
+        programs(&mut html, holders);
     }
     html.push_str("</main>\n</body>\n</html>\n");
     html
@@ -88,6 +97,15 @@ fn table<'a>(html: &mut String, what: &str, rows: &[Row<'a>], said: &mut Vec<&'a
     html.push_str("</tbody></table>\n");
 }
 
+/// Writes a row for each holder of programs.
+fn programs(html: &mut String, holders: &[(String, String)]) {
+    html.push_str("<table class=\"wide\"><thead><tr><th>holder</th><th>programs</th></tr></thead><tbody>\n");
+    for (holder, programs) in holders {
+        writeln!(html, "<tr><td>{}</td><td>{}</td></tr>", escape(holder), escape(programs)).ok();
+    }
+    html.push_str("</tbody></table>\n");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,7 +120,9 @@ mod tests {
             part("cgroup2", State::Healthy, "`/<cgroup>`"),
             part("counters", State::Unsupported, "cycles, instructions: no PMU here"),
         ];
-        let page = page("n1", &parts, &[], "n");
+        let holders = [("<tracer> (process 7 in shop/web)".to_owned(), "count".to_owned())];
+        let page = page("n1", &parts, &[], &holders, "n");
+        assert!(page.contains("<tr><td>&lt;tracer&gt; (process 7 in shop/web)</td><td>count</td></tr>"), "{page}");
         assert!(page.find("counters</td>").unwrap() < page.find("cgroup2</td>").unwrap(), "{page}");
         assert!(page.contains("<p>One part does not work") && page.contains("`/&lt;cgroup&gt;`"), "{page}");
         let mut html = String::new();

@@ -318,7 +318,7 @@ fn lock(root: &Path, run_dir: &Path) -> Result<Option<Flock<File>>, PinsError> {
 }
 
 /// Returns true if a directory is in a bpffs, or would be there once it is created.
-fn is_bpffs(path: &Path) -> bool {
+pub(in crate::kernel) fn is_bpffs(path: &Path) -> bool {
     let there = path.ancestors().find(|ancestor| ancestor.exists());
     there.is_some_and(|there| statfs(there).is_ok_and(|found| found.filesystem_type() == BPFFS))
 }

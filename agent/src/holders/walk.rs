@@ -1,0 +1,218 @@
+//! Looks at descriptors of processes and at pins, within a budget.
+//!
+//! The owner of a process chooses how many descriptors it has, and their targets. So a target is read as a link, which
+//! opens nothing, and only a descriptor of a BPF program or link is looked at further.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    fdinfo::{Shown, is_bpf, parse},
+    table::Process,
+};
+use crate::{
+    kernel::{
+        pinned::{described_pin, is_bpffs},
+        proc::read_text,
+    },
+    model::ids::Pid,
+};
+
+/// The number of steps in a turn. A step is a look at one descriptor. It takes up to 10 us on a virtual machine, so a
+/// turn takes at most some 80 ms of CPU time.
+const MOST_STEPS: usize = 8_192;
+/// The most descriptors of a process that are looked at: the first ones.
+const MOST_OF_PROCESS: usize = 1_024;
+/// The price of a process without descriptors, in steps.
+const PROCESS_STEPS: usize = 4;
+/// The price of a pin, in steps.
+const PIN_STEPS: usize = 4;
+/// The most entries of the bpffs that are looked at.
+const MOST_PINS: usize = 512;
+/// The most directories above a pin.
+const DEEPEST: usize = 8;
+/// The most processes of a node.
+const MOST_PROCESSES: usize = 32_768;
+/// The number of steps before a rest, and its length. A full turn has 32 rests.
+const REST_AFTER: usize = 256;
+const REST: Duration = Duration::from_millis(1);
+
+/// The steps that a turn may still take.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: usize,
+    since_rest: usize,
+}
+
+/// The programs and links among the descriptors of a process, or among the pins.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    pub(super) programs: Vec<Shown>,
+    /// There are more descriptors or pins than were looked at.
+    pub(super) is_cut: bool,
+    /// The number of pins that could not be opened.
+    pub(super) denied: u64,
+}
+
+impl Budget {
+    pub(super) const fn of_a_turn() -> Self {
+        Self { left: MOST_STEPS, since_rest: 0 }
+    }
+
+    /// Returns whether a process of any size fits.
+    pub(super) const fn has_room(&self) -> bool {
+        self.left >= MOST_OF_PROCESS
+    }
+
+    fn spend(&mut self, steps: usize) {
+        self.left = self.left.saturating_sub(steps);
+        self.since_rest += steps;
+        if self.since_rest >= REST_AFTER {
+            self.since_rest = 0;
+            thread::sleep(REST);
+        }
+    }
+}
+
+/// Returns the processes of the node.
+pub(super) fn processes() -> BTreeSet<Pid> {
+    let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok().map(Pid);
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(pid).take(MOST_PROCESSES).collect()
+}
+
+/// Returns the directory of a process.
+pub(super) fn directory_of(pid: Pid) -> PathBuf {
+    PathBuf::from(format!("/proc/{}", pid.0))
+}
+
+/// Looks at the descriptors of the process with this directory.
+///
+/// # Errors
+///
+/// When the process has ended, or when this agent may not look into it.
+pub(super) fn look(process: &Path, budget: &mut Budget) -> io::Result<Look> {
+    budget.spend(PROCESS_STEPS);
+    let mut look = Look::default();
+    for (number, entry) in fs::read_dir(process.join("fd"))?.enumerate() {
+        if number == MOST_OF_PROCESS {
+            look.is_cut = true;
+            break;
+        }
+        budget.spend(1);
+        let Ok(entry) = entry else { continue };
+        match fs::read_link(entry.path()) {
+            Ok(target) if is_bpf(&target) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            // Another target, or a descriptor that was closed meanwhile.
+            _ => continue,
+        }
+        budget.spend(1);
+        let words = read_text(process.join("fdinfo").join(entry.file_name())).unwrap_or_default();
+        look.programs.extend(parse(&words));
+    }
+    Ok(look)
+}
+
+/// Returns the name and the cgroup of a process.
+pub(super) fn describe(pid: Pid) -> Process {
+    let directory = directory_of(pid);
+    let name = read_text(directory.join("comm")).unwrap_or_default();
+    // A process chooses its name, and a line break would look like another line of a text.
+    let name = name.trim_end_matches('\n').replace(char::is_control, "?");
+    let cgroups = read_text(directory.join("cgroup")).unwrap_or_default();
+    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned();
+    Process { pid, name, cgroup }
+}
+
+/// Looks at the pins in a directory of a bpffs, and in those below it.
+pub(super) fn pins(root: &Path, budget: &mut Budget) -> Look {
+    let (mut look, mut entries) = (Look::default(), 0);
+    let mut directories = vec![(root.to_owned(), 0)];
+    while let Some((directory, depth)) = directories.pop() {
+        if !is_bpffs(&directory) {
+            continue;
+        }
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if entries == MOST_PINS {
+                look.is_cut = true;
+                return look;
+            }
+            entries += 1;
+            budget.spend(PIN_STEPS);
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && depth < DEEPEST => directories.push((entry.path(), depth + 1)),
+                Ok(kind) if kind.is_file() => match described_pin(&entry.path()) {
+                    Ok(words) => look.programs.extend(parse(&words)),
+                    Err(_) => look.denied += 1,
+                },
+                _ => {}
+            }
+        }
+    }
+    look
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Returns a directory like that of a process, with this number of descriptors. The last one is a program.
+    fn process(descriptors: usize) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let (fd, fdinfo) = (directory.path().join("fd"), directory.path().join("fdinfo"));
+        fs::create_dir(&fd).unwrap();
+        fs::create_dir(&fdinfo).unwrap();
+        for number in 1..descriptors {
+            symlink("socket:[1]", fd.join(number.to_string())).unwrap();
+        }
+        symlink("anon_inode:bpf-prog", fd.join("program")).unwrap();
+        fs::write(fdinfo.join("program"), "prog_tag:\t6deef7357e7b4530\nprog_id:\t41\n").unwrap();
+        directory
+    }
+
+    #[test]
+    fn the_programs_among_the_descriptors_are_found() {
+        let (directory, mut budget) = (process(3), Budget::of_a_turn());
+        let found = look(directory.path(), &mut budget).unwrap();
+        assert_eq!(found.programs.iter().map(|shown| shown.id).collect::<Vec<_>>(), [41]);
+        assert!(!found.is_cut);
+        assert_eq!(budget.left, MOST_STEPS - PROCESS_STEPS - 3 - 1);
+        assert_eq!(look(Path::new("/proc/none"), &mut budget).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_process_with_very_many_descriptors_costs_no_more_than_its_share() {
+        let (directory, mut budget) = (process(MOST_OF_PROCESS + 100), Budget::of_a_turn());
+        assert!(look(directory.path(), &mut budget).unwrap().is_cut);
+        assert!(MOST_STEPS - budget.left <= PROCESS_STEPS + MOST_OF_PROCESS + 1, "{budget:?}");
+        while budget.has_room() {
+            budget.spend(MOST_OF_PROCESS);
+        }
+        budget.spend(MOST_STEPS);
+        assert_eq!(budget.left, 0);
+    }
+
+    #[test]
+    fn this_process_is_one_of_the_node_and_has_a_name() {
+        let own = Pid(std::process::id());
+        assert!(processes().contains(&own));
+        let described = describe(own);
+        assert!(!described.name.is_empty() && described.pid == own, "{described:?}");
+    }
+
+    #[test]
+    fn directories_outside_of_a_bpffs_have_no_pins() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("below")).unwrap();
+        fs::write(directory.path().join("file"), "").unwrap();
+        let found = pins(directory.path(), &mut Budget::of_a_turn());
+        assert!(found.programs.is_empty() && found.denied == 0 && !found.is_cut, "{found:?}");
+    }
+}
