@@ -4,6 +4,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     path::Path,
     process::{Command, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -13,9 +14,10 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     bpffs::Bpffs,
     cgroup::TestCgroup,
+    http,
     load::{self, sleepers::SleepersReport},
     process::{bind_to_parent, end},
-    running::{count, run, time},
+    running::{Load, count, run, time},
     suite::{self, Need, Test},
     tests,
 };
@@ -28,6 +30,8 @@ pub(crate) const TESTS: &[Test] = tests![
     #[exact]
     counts_follow_the_name_of_a_function_when_the_list_changes,
     a_function_of_the_kernel_is_measured_or_refused_by_its_name,
+    a_recording_measures_a_function_of_its_subject_and_nothing_after_it,
+    readers_have_no_function_measured_that_the_configuration_does_not_allow,
     #[land]
     a_function_that_is_not_in_the_file_is_refused_and_the_others_are_measured,
 ];
@@ -216,4 +220,114 @@ fn a_function_that_is_not_in_the_file_is_refused_and_the_others_are_measured() -
     let report: SleepersReport = run(&sleepers(&cgroup))?;
     let waited = Duration::from_nanos(report.waited_ns);
     calls_are(&agent.fresh_metrics()?, &cgroup, function, WAITS, waited).map(drop)
+}
+
+/// Any function, for recordings: none is in the list.
+const ANY: &str = "sensors: {functions: {enabled: true}}\nserver: {anyFunction: true}";
+
+/// Asks for the calls of a function, and runs a load when the recording has begun. Returns the status and the text, and
+/// the report of the load, if the recording began.
+fn recorded(agent: &Agent, cgroup: &TestCgroup, function: &str) -> Result<(u16, String, Option<SleepersReport>)> {
+    let path = format!("/debug/latency?subject={}&function={function}&seconds=60&id=calls", cgroup.kernel_path());
+    let of = |method: &str| http::ask(agent.address(), &format!("{method} /debug/recordings/calls"), &[], "");
+    thread::scope(|scope| {
+        let recording = scope.spawn(|| http::get_within(Duration::from_secs(120), agent.address(), &path));
+        let begun = suite::within(Duration::from_secs(60), "the recording begins or is refused", || {
+            // `seconds` is null before the start.
+            let has_begun = |body: &[u8]| !String::from_utf8_lossy(body).contains("\"seconds\":null");
+            let begun = of("GET").is_ok_and(|(status, _, body)| status == 200 && has_begun(&body));
+            Ok((begun || recording.is_finished()).then_some(begun))
+        });
+        let report = begun.and_then(|begun| if begun { run(&sleepers(cgroup)).map(Some) } else { Ok(None) });
+        of("DELETE").ok();
+        let (status, _, body) = recording.join().expect("the client panicked")?;
+        Ok((status, String::from_utf8(body)?, report?))
+    })
+}
+
+/// Another cgroup has the same file in use, and calls the same function: its calls are not those of the subject.
+fn a_recording_measures_a_function_of_its_subject_and_nothing_after_it() -> Result<()> {
+    let agent = Agent::start(ANY)?;
+    let (cgroup, other) = (TestCgroup::new("measured")?, TestCgroup::new("other")?);
+    // A process of the subject sees the file before the load starts.
+    let mut sees = cgroup.command().args(["sleep", "600"]).spawn().context("failed to start sleep")?;
+    let function = format!("{}:podperf_wait_outer", load::binary()?.display());
+    let beside = format!("sleepers --waits 1000 --millis 1 --depth 1 --cgroup {}", other.path().display());
+    for round in 0..2 {
+        let mut beside = Load::start(&beside)?;
+        let (status, text, report) = recorded(&agent, &cgroup, &function)?;
+        beside.report::<SleepersReport>()?;
+        ensure!(status == 200, "round {round}: {status}: {text}");
+        let waited = Duration::from_nanos(report.context("no load")?.waited_ns);
+        let counted = Counted::of(&text).with_context(|| text.clone())?;
+        ensure!(counted.calls == u64::from(WAITS), "{} calls, and the load made {WAITS}: {text}", counted.calls);
+        // The bucket below ends at 2^-8 s, and sleeps of 5 ms are above that.
+        ensure!(counted.first == "3.9 ms", "a call is shorter than the sleep in it: {text}");
+        let slept = Duration::from_millis(MILLIS) * WAITS;
+        let around = slept.saturating_sub(counted.step)..=waited + counted.step;
+        ensure!(around.contains(&counted.total), "{:?} in sleeps of {slept:?}, {waited:?}: {text}", counted.total);
+    }
+    let runs = |agent: &Agent| -> Result<Option<f64>> {
+        Ok(agent.fresh_metrics()?.get("podperf_bpf_program_runs_total", &[("program", "functions_begin")]))
+    };
+    let before = runs(&agent)?;
+    let _: SleepersReport = run(&sleepers(&cgroup))?;
+    let after = runs(&agent)?;
+    ensure!(before.is_some() && before == after, "the probe is still there: {before:?} runs, then {after:?}");
+    end(&mut sees, Signal::SIGKILL, Duration::from_secs(5));
+    Ok(())
+}
+
+/// A table of calls as a recording returns it.
+struct Counted {
+    calls: u64,
+    /// The lower border of the first bucket.
+    first: String,
+    total: Duration,
+    /// The total is rounded to this.
+    step: Duration,
+}
+
+impl Counted {
+    fn of(text: &str) -> Result<Self> {
+        let bucket = text.lines().find(|line| !line.starts_with('#')).context("no bucket")?;
+        let first = bucket.split_once(" - ").context("no border")?.0.trim().to_owned();
+        let sums = text.lines().find_map(|line| line.strip_prefix("# calls ")).context("no sums")?;
+        let (calls, rest) = sums.split_once(", total ").context("no total")?;
+        let (total, unit) = rest.split_once(',').context("no average")?.0.split_once(' ').context("no unit")?;
+        let unit = match unit {
+            "us" => 1e-6,
+            "ms" => 1e-3,
+            _ => 1.0,
+        };
+        let (total, step) =
+            (Duration::from_secs_f64(total.parse::<f64>()? * unit), Duration::from_secs_f64(unit / 10.0));
+        Ok(Self { calls: calls.parse()?, first, total, step })
+    }
+}
+
+fn readers_have_no_function_measured_that_the_configuration_does_not_allow() -> Result<()> {
+    let (binary, function) = (load::binary()?, "podperf_wait_outer");
+    let agent = Agent::start(&yaml(&[of_program(&binary, function)]))?;
+    wait_until_told(&agent, "healthy", &format!("`{function}` in 1 file"))?;
+    let cgroup = TestCgroup::new("allowed")?;
+    let mut sees = cgroup.command().args(["sleep", "600"]).spawn().context("failed to start sleep")?;
+    let refused = |agent: &Agent, function: &str, code: u16, says: &str| -> Result<()> {
+        let (status, text, _) = recorded(agent, &cgroup, function)?;
+        ensure!(status == code && text.contains(says), "`{function}` is not refused: {status}: {text}");
+        Ok(())
+    };
+    refused(&agent, &format!("{}:podperf_recurse", binary.display()), 409, "`server.anyFunction: true`")?;
+    let (status, text, report) = recorded(&agent, &cgroup, function)?;
+    ensure!(status == 200 && report.is_some(), "{status}: {text}");
+    ensure!(Counted::of(&text)?.calls == u64::from(WAITS), "{text}");
+    drop(agent);
+    let agent = Agent::start(ANY)?;
+    refused(&agent, &format!("{}:podperf_none", binary.display()), 409, "the file has no function `podperf_none`")?;
+    refused(&agent, "/nonexistent/program:main", 409, "no process of the subject sees a file")?;
+    let kernel = if Path::new(KPROBES).exists() { "no function of this name" } else { "this kernel has no kprobes" };
+    refused(&agent, "podperf_none", 409, kernel)?;
+    refused(&Agent::start("")?, "vfs_read", 409, "the sensor `functions` is off")?;
+    end(&mut sees, Signal::SIGKILL, Duration::from_secs(5));
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod calls;
 mod history;
+mod latency;
 mod recordings;
 mod start;
 mod stop;
@@ -37,7 +38,7 @@ use crate::{
     },
     pods,
     recording::Windows,
-    stacks::{LineFinder, SymbolCounts, debuginfod::FetchCounts},
+    stacks::{LineFinder, SymbolCounts, debuginfod::FetchCounts, lending::Spare},
     telemetry::{heartbeat::Heartbeats, http::ServerCounts, logs::LogCounts},
 };
 
@@ -78,6 +79,8 @@ pub struct Agent {
     /// `None` without `stacks.debuginfod.urls`, or in a mode without user frames.
     debug_files: Option<FetchCounts>,
     lines: LineFinder,
+    /// The places for functions of recordings; `None` if the sensor `functions` does not run.
+    spare: Option<Spare>,
     logs: &'static LogCounts,
     server: Arc<ServerCounts>,
     answering: AnsweringTime,

@@ -35,7 +35,7 @@ use crate::{
     },
     pods::{self, DaemonSet},
     recording::Windows,
-    stacks::{self, LineFinder, Naming, SymbolCounts, debuginfod, probing, unwinder},
+    stacks::{self, LineFinder, Naming, SymbolCounts, debuginfod, lending::Spare, probing, unwinder},
     telemetry::{heartbeat::Heartbeats, logs::LogCounts},
 };
 
@@ -87,6 +87,10 @@ pub fn start(
     let checkpoint = Checkpoint::find(store, &sensors, &status);
     set_states(&status, &config, &sensors, host);
     let samples = states::sampling(&config, host, &sensors.samples());
+    let spare = sensors.probes().map(|probes| {
+        let (configured, refused) = (parts::functions(&config).len(), parts::unprobed_programs(host));
+        Spare::new(probes, configured, refused, config.testing.sandbox)
+    });
     if let Some(probes) = sensors.probes() {
         let (functions, refused) = (parts::functions(&config), parts::unprobed_programs(host));
         probing::start(probes, functions, refused, status.clone(), config.testing.sandbox)
@@ -183,6 +187,7 @@ pub fn start(
         holders,
         debug_files,
         lines,
+        spare,
         logs,
         server: Arc::default(),
         answering,

@@ -4,15 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Config, ConfigError, Unwinding, sensors};
 use crate::model::{
-    functions::{Code, Function, MOST, SENSOR},
+    functions::{Code, Function, MOST, SENSOR, returns_twice, twice},
     sensors::named,
 };
 
 /// The longest name: it is a label of metrics.
 const LONGEST_NAME: usize = 64;
-
-/// Functions that return twice: the second return would end the program.
-const TWICE: [&str; 6] = ["setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "getcontext", "swapcontext"];
 
 /// One of `functions:`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -46,8 +43,8 @@ impl FunctionKeys {
         if !binary.is_empty() && !binary.starts_with('/') {
             return Err(format!("`{name}`: `{binary}` is no absolute path (as in `/usr/sbin/nginx`)"));
         }
-        if TWICE.contains(&symbol.as_str()) {
-            return Err(format!("`{name}`: `{symbol}` returns twice, and a probe of its return would end the program"));
+        if returns_twice(symbol) {
+            return Err(format!("`{name}`: {}", twice(symbol)));
         }
         Ok(Function { name: name.clone(), code })
     }
@@ -77,7 +74,12 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         return bad(format!("{} functions (at most {MOST})", names.len()));
     }
     let is_on = named(SENSOR).is_some_and(|sensor| sensors::is_on(config, sensor));
-    if is_on && names.is_empty() {
+    if config.server.any_function && !is_on {
+        let message = format!("needs `sensors.{SENSOR}.enabled: true`");
+        return Err(ConfigError::Value { key: "server.anyFunction", message });
+    }
+    // Recordings of readers have the places that the list leaves free.
+    if is_on && names.is_empty() && !config.server.any_function {
         return bad(format!("the list is empty, and `sensors.{SENSOR}.enabled` is true"));
     }
     let of_program = wanted(config).into_iter().find(|function| matches!(function.code, Code::Program { .. }));
@@ -114,6 +116,7 @@ mod tests {
         ];
         assert_eq!(checked(&format!("{ON}\n{list}")).unwrap(), expected);
         assert_eq!(checked(list).unwrap(), [], "the sensor is off");
+        assert_eq!(checked(&format!("{ON}\nserver: {{anyFunction: true}}")).unwrap(), [], "for recordings");
     }
 
     #[test]
@@ -136,6 +139,8 @@ mod tests {
             let message = checked(&format!("{ON}\nfunctions: [{list}]")).unwrap_err();
             assert!(message.contains(says), "{list}: {message}");
         }
+        let message = checked("server: {anyFunction: true}").unwrap_err();
+        assert!(message.contains("`server.anyFunction`: needs `sensors.functions.enabled: true`"), "{message}");
         let program = "functions: [{name: a, binary: /bin/a, symbol: main}]";
         for stacks in ["enabled: false", "unwind: none"] {
             let message = checked(&format!("{ON}\n{program}\nstacks: {{{stacks}}}")).unwrap_err();

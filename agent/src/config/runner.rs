@@ -48,6 +48,15 @@ impl Runner {
             Self::Chart => "set the chart's `config.sensors.locks.enabled: true`",
         }
     }
+
+    /// Returns the way to measure functions.
+    #[must_use]
+    pub const fn measure_functions(self) -> &'static str {
+        match self {
+            Self::File => "set `sensors.functions.enabled: true` and restart the agent",
+            Self::Chart => "set the chart's `config.sensors.functions.enabled: true`",
+        }
+    }
 }
 
 #[cfg(test)]

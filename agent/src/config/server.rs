@@ -14,6 +14,7 @@ pub struct Server {
     pub tls: ServerTls,
     pub authorization: Authorization,
     pub limits: ServerLimits,
+    pub any_function: bool,
 }
 
 /// `server.tls:`

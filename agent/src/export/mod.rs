@@ -4,6 +4,7 @@
 pub mod calls;
 pub mod drawing;
 pub mod flamegraph;
+pub mod latency;
 pub mod otlp;
 pub mod prometheus;
 pub mod push;

@@ -1,5 +1,5 @@
-//! The routes: `/metrics`, `/livez`, `/readyz`, `/status`, and the pages of [`profile`], [`calls`], [`waits`] and
-//! [`overview`].
+//! The routes: `/metrics`, `/livez`, `/readyz`, `/status`, and the pages of [`profile`], [`calls`], [`waits`],
+//! [`latency`] and [`overview`].
 
 use std::{
     fmt::Write,
@@ -15,7 +15,7 @@ use axum::{
 };
 use serde_json::json;
 
-use super::pages::{calls, overview, profile, status, waits};
+use super::pages::{calls, latency, overview, profile, status, waits};
 use super::{
     Source,
     accepts::wants_page,
@@ -36,7 +36,7 @@ const SCRAPE_TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
 pub(super) const METRICS: &str = "/metrics";
 /// Browsers ask for it with each page.
 const ICON: &str = "/favicon.ico";
-const PATHS: [&str; 10] = [
+const PATHS: [&str; 11] = [
     "/",
     METRICS,
     "/livez",
@@ -47,6 +47,7 @@ const PATHS: [&str; 10] = [
     "/debug/profile",
     "/debug/syscalls",
     "/debug/waits",
+    "/debug/latency",
 ];
 const RECORDINGS: &str = "/debug/recordings/";
 
@@ -81,6 +82,7 @@ pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
         .route("/debug/profile", get(profile::record))
         .route("/debug/syscalls", get(calls::record))
         .route("/debug/waits", get(waits::answer))
+        .route("/debug/latency", get(latency::record))
         .route("/debug/recordings/{id}", get(profile::progress).delete(profile::end))
         .with_state(agent)
         .merge(probes)
@@ -93,7 +95,7 @@ async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) 
     }
     "podperf\n\n/               who waits for what, in a browser\n/flamegraph     stacks of the last minutes: subject, \
      activity\n/debug/profile  a recording: subject, activity, filter, seconds, format\n/debug/syscalls a recording of system \
-     calls: subject, seconds, format\n/debug/waits    long waits one by one: subject\n/metrics        Prometheus metrics\n\
+     calls: subject, seconds, format\n/debug/latency  how long calls of a function take: subject, function, seconds\n/debug/waits    long waits one by one: subject\n/metrics        Prometheus metrics\n\
      /status         the parts of the agent and their states\n/livez          whether the agent's threads turn\n/readyz         \
      whether it counts\n"
         .into_response()

@@ -68,7 +68,7 @@ pub(crate) use descriptors::{own_descriptors, raise_open_files};
 pub use error::LoadError;
 pub use load::{SensorSettings, Tracepoint};
 pub use orders::Lowered;
-pub use probes::{Probe, Probes};
+pub use probes::{LAST_RECORDING, Place, Probe, Probes};
 #[cfg(test)]
 pub(crate) use programs::DROPS;
 pub(crate) use programs::SAMPLE;

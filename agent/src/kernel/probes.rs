@@ -1,4 +1,6 @@
 //! Probes: functions of the kernel and of programs that call the programs of the sensor `functions`.
+//!
+//! A probe has the place of its function in the rows. The last places are lent to recordings, see [`Place`].
 
 use std::{
     ffi::{CStr, CString},
@@ -13,16 +15,42 @@ use super::{
     descriptor::attach_to_event,
     object::{Object, fd},
     perf::open_probe,
-    raw,
+    raw::{self, Then},
     sensor_programs::programs,
 };
 use crate::{events::SYSFS, model::sensors::Hook};
+
+/// The table of calls of functions of recordings.
+const LENT: &str = "functions_lent";
 
 /// The programs that probed functions call.
 #[derive(Debug)]
 pub struct Probes {
     begin: OwnedFd,
     end: OwnedFd,
+    /// The calls of functions of recordings.
+    lent: OwnedFd,
+}
+
+/// The place of a function in the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The number of the function.
+    pub function: u32,
+    /// The number of the recording that borrows the place, at most [`LAST_RECORDING`]; 0 for the configuration.
+    pub recording: u16,
+}
+
+/// The largest number of a recording.
+pub const LAST_RECORDING: u16 = u16::MAX;
+
+const _: () = assert!(LAST_RECORDING as u32 == abi::PODPERF_LAST_RECORDING);
+
+impl Place {
+    /// Returns the number that the programs get with each call.
+    fn cookie(self) -> u32 {
+        self.function | u32::from(self.recording) << abi::PODPERF_RECORDING_SHIFT
+    }
 }
 
 /// A probed function. The probe ends when this is dropped.
@@ -46,18 +74,19 @@ impl Probes {
             let (_, program) = programs().find(|(_, program)| program.hook == hook)?;
             object.descriptor(program.name)?.try_clone_to_owned().ok()
         };
-        Some(Self { begin: called_at(Hook::FunctionBegin)?, end: called_at(Hook::FunctionEnd)? })
+        let lent = fd(object, LENT).ok()?.try_clone_to_owned().ok()?;
+        Some(Self { begin: called_at(Hook::FunctionBegin)?, end: called_at(Hook::FunctionEnd)?, lent })
     }
 
-    /// Probes a function of the kernel. `place` is its place in the configuration.
+    /// Probes a function of the kernel.
     ///
     /// # Errors
     ///
     /// When the kernel has no such probes, or refuses this one: the reason, and the remedy.
-    pub fn kernel(&self, place: u32, function: &str) -> Result<Probe, String> {
+    pub fn kernel(&self, place: Place, function: &str) -> Result<Probe, String> {
         let kind = kind("kprobe").ok_or("this kernel has no kprobes (needs CONFIG_KPROBE_EVENTS=y)")?;
         let target = CString::new(function).map_err(|error| error.to_string())?;
-        self.attach(&kind, place | abi::PODPERF_FUNCTION_OF_KERNEL, &target, 0).map_err(|error| {
+        self.attach(&kind, place.cookie() | abi::PODPERF_FUNCTION_OF_KERNEL, &target, 0).map_err(|error| {
             match error.raw_os_error() {
                 Some(libc::ENOENT) => "the kernel has no function of this name, or only inlines it".to_owned(),
                 Some(libc::EINVAL | libc::EOPNOTSUPP) => "the kernel allows no probe in this function".to_owned(),
@@ -72,16 +101,32 @@ impl Probes {
     /// # Errors
     ///
     /// When the kernel has no such probes, or refuses this one: the reason, and the remedy.
-    pub fn program(&self, place: u32, file: BorrowedFd<'_>, offset: u64) -> Result<Probe, String> {
+    pub fn program(&self, place: Place, file: BorrowedFd<'_>, offset: u64) -> Result<Probe, String> {
         let kind = kind("uprobe").ok_or("this kernel has no uprobes (needs CONFIG_UPROBE_EVENTS=y)")?;
         // This path leads to the open file, whatever has its name by now.
         let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
         let target = CString::new(path).map_err(|error| error.to_string())?;
-        self.attach(&kind, place, &target, offset).map_err(|error| match error.raw_os_error() {
+        self.attach(&kind, place.cookie(), &target, offset).map_err(|error| match error.raw_os_error() {
             // `perf_uprobe_event_init` of the kernel.
             Some(libc::EPERM | libc::EACCES) => format!("{error} (needs CAP_SYS_ADMIN)"),
             _ => error.to_string(),
         })
+    }
+
+    /// Forgets the calls at a place that was lent, whose probes have ended.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses. The calls then take room until their threads end, or the next recording at this place.
+    pub fn forget_lent(&self, place: Place) -> io::Result<()> {
+        let mut calls = Vec::new();
+        raw::read_words(self.lent.as_fd(), size_of::<abi::podperf_call>() / 8, Then::Keep, |key: u64, _| {
+            // The upper half is the thread, see `key_of_call`.
+            if key & u64::from(u32::MAX) == u64::from(place.function) {
+                calls.push(key);
+            }
+        })?;
+        calls.into_iter().try_for_each(|key| raw::delete(self.lent.as_fd(), key))
     }
 
     /// The probe at the return comes first: no call begins that it does not see.
@@ -97,6 +142,7 @@ impl Probes {
 /// Forgets the calls that began under a previous agent, whose probes have ended: nothing saw the ends of these calls.
 pub(super) fn forget_calls(object: &Object) -> io::Result<()> {
     raw::clear::<u64>(fd(object, "functions_calls")?)?;
+    raw::clear::<u64>(fd(object, LENT)?)?;
     let shares = fd(object, "functions_shares")?;
     let info = object.map("functions_shares").and_then(raw::data).and_then(|data| data.info().ok());
     (0..info.map_or(0, |info| info.max_entries())).try_for_each(|share| raw::update(shares, share, 0_u32))

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use podperf_ebpf::abi;
 
-use super::sensors::{self, Family, Sensor, Series};
+use super::sensors::{self, Family, Sensor, Series, Words};
 
 /// The name of the sensor.
 pub const SENSOR: &str = "functions";
@@ -34,6 +34,56 @@ pub enum Code {
         /// Its name in the symbol table of the file.
         symbol: String,
     },
+}
+
+/// Functions that return twice: the second return would end the program.
+const TWICE: [&str; 6] = ["setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "getcontext", "swapcontext"];
+/// The longest text of a function in a recording, in bytes: `PATH_MAX` of the kernel, and a long symbol.
+const LONGEST: usize = 8192;
+
+impl Code {
+    /// Parses the text of a recording: the name of a kernel's function, or `PATH:SYMBOL` for that of a program.
+    ///
+    /// # Errors
+    ///
+    /// When the text is neither: the reason, with an example.
+    pub fn of_text(text: &str) -> Result<Self, String> {
+        if text.len() > LONGEST {
+            return Err(format!("a function of {} bytes (at most {LONGEST})", text.len()));
+        }
+        let in_kernel = |of: char| of.is_ascii_alphanumeric() || matches!(of, '_' | '.' | '$');
+        if !text.is_empty() && text.chars().all(in_kernel) {
+            return Ok(Self::Kernel(text.to_owned()));
+        }
+        match text.rsplit_once(':').filter(|(binary, symbol)| binary.starts_with('/') && !symbol.is_empty()) {
+            Some((_, symbol)) if returns_twice(symbol) => Err(twice(symbol)),
+            Some((binary, symbol)) if !text.contains('\0') => {
+                Ok(Self::Program { binary: binary.to_owned(), symbol: symbol.to_owned() })
+            }
+            _ => Err(format!(
+                "bad function `{text}` (a function of the kernel as `vfs_read`, or `/PATH/OF/FILE:SYMBOL` as the \
+                 processes see the file)"
+            )),
+        }
+    }
+}
+
+/// Returns whether a function of a program returns twice.
+#[must_use]
+pub fn returns_twice(symbol: &str) -> bool {
+    TWICE.contains(&symbol)
+}
+
+/// Returns the refusal of a function that returns twice.
+#[must_use]
+pub fn twice(symbol: &str) -> String {
+    format!("`{symbol}` returns twice, and a probe of its return would end the program")
+}
+
+/// Returns the words of a function in the rows of the sensor, by its number; `None` if there are fewer.
+#[must_use]
+pub fn words(function: usize) -> Option<Words> {
+    Some(sensors::named(SENSOR)?.families.first()?.series.get(function)?.words)
 }
 
 /// Returns the description of the sensor whose series have these labels, in the order of the row. Series without a name
@@ -88,6 +138,25 @@ mod tests {
         assert_eq!((words(sensor, 0), words(sensor, 1)), (words(own, 0), words(own, 1)));
         assert!(std::ptr::eq(sensor, described(&names(&["read", "write"])).unwrap()), "described once");
         assert!(described(&[]).unwrap().families[0].series.is_empty());
+    }
+
+    #[test]
+    fn a_recording_names_a_function_of_the_kernel_or_of_a_file() {
+        assert_eq!(Code::of_text("vfs_read"), Ok(Code::Kernel("vfs_read".into())));
+        let program = |binary: &str, symbol: &str| Ok(Code::Program { binary: binary.into(), symbol: symbol.into() });
+        assert_eq!(Code::of_text("/usr/bin/a:main"), program("/usr/bin/a", "main"));
+        assert_eq!(Code::of_text("/odd:name/a:_ZN1a1bEv"), program("/odd:name/a", "_ZN1a1bEv"));
+        for (text, says) in [
+            ("", "bad function ``"),
+            ("a b", "bad function `a b`"),
+            ("/usr/bin/a", "bad function"),
+            ("/usr/bin/a:", "bad function"),
+            ("bin/a:main", "bad function"),
+            ("/usr/bin/a:setjmp", "returns twice"),
+            (&"x".repeat(LONGEST + 1), "at most 8192"),
+        ] {
+            assert!(Code::of_text(text).unwrap_err().contains(says), "{text}");
+        }
     }
 
     #[test]

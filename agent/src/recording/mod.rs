@@ -11,6 +11,7 @@ mod coverage;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod identity;
+mod latency;
 mod merged;
 mod merger;
 mod recent;
@@ -23,6 +24,7 @@ mod windows;
 
 pub use calls::{CallReport, CallsWanted, EndedEarly, record_calls};
 pub use coverage::Coverage;
+pub use latency::{Latency, WantedLatency, calls_between, calls_of_node};
 pub use merged::{Merged, MergedSample, MergedSubject, Side};
 pub use merger::{Merger, smaller};
 pub use recent::{Recent, Size};

@@ -86,6 +86,17 @@ pub enum RecordError {
     /// Too many recordings are in progress, or one has this id.
     #[error("too many recordings are in progress, or one of this id (try again when one has ended)")]
     Busy,
+    /// Other recordings have all places for functions that the configuration leaves free.
+    #[error(
+        "no function more can be measured: {configured} of {most} places have functions of the configuration, and \
+         others' recordings the rest (try again when one has ended)"
+    )]
+    Places {
+        /// The number of all places.
+        most: usize,
+        /// The number of functions of the configuration.
+        configured: usize,
+    },
     /// The filters of other recordings leave no free slot.
     #[error(transparent)]
     Full(#[from] Full),

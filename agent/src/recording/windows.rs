@@ -261,6 +261,28 @@ impl Registration {
         }
     }
 
+    /// Notes that the recording begins now.
+    pub fn began(&self) {
+        self.control.begin();
+    }
+
+    /// Sets the number of calls so far.
+    pub fn set_count(&self, count: u64) {
+        self.control.set_count(count);
+    }
+
+    /// Resolves when the recording must end, or when the agent ends. Windows that come meanwhile are dropped.
+    pub async fn wanted_to_end(&mut self) {
+        loop {
+            tokio::select! {
+                () = self.control.wanted_to_end() => return,
+                window = self.windows.recv() => if window.is_none() {
+                    return;
+                },
+            }
+        }
+    }
+
     /// Returns the handle that other tasks use.
     #[must_use]
     pub fn control(&self) -> Arc<Control> {

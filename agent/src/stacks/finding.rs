@@ -1,5 +1,5 @@
-//! Finds the files that have the functions of the configuration: those that a process of each mount namespace sees
-//! under the configured path.
+//! Finds the files that have the functions of the configuration, or that of a recording: those that a process of each
+//! mount namespace sees under the path.
 //!
 //! The files are untrusted, so the thread `podperf-find` reads them in the way of all others' files, see `reader`. Each
 //! pod or cgroup has a share of the time, of the namespaces and of the files.
@@ -16,12 +16,12 @@ use super::{
     files::{LayerFile, Watched, open_below},
     named_functions::addresses_of,
     read_at::ReadAt,
-    reader::{Place, Pulse, Reader, Unread, Whose, owner_of},
+    reader::{Place, Pulse, Reader, Unread, Whose, cgroup_of, owner_at, owner_of, pod_owner},
     shares::{TimeForFiles, share},
 };
 use crate::model::{
     functions::{Code, Function},
-    ids::Pid,
+    ids::{Pid, PodRef},
 };
 
 /// The name of the threads that read the files.
@@ -84,10 +84,42 @@ struct OfProgram {
     symbol: String,
 }
 
+/// The processes in whose files a function is searched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Whom {
+    /// All processes.
+    #[default]
+    All,
+    /// The processes of a cgroup, and of all cgroups below it.
+    Below(String),
+    /// The processes of pods, which have these names in the paths of cgroups.
+    Pods(HashSet<PodRef>),
+}
+
+impl Whom {
+    /// Returns whether the processes of a cgroup are among these. In a namespace of cgroups, a path begins with the way
+    /// up to the root.
+    fn has(&self, path: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Below(above) => {
+                let path = path.trim_start_matches("/..");
+                path.strip_prefix(above.trim_end_matches('/'))
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+            Self::Pods(pods) => {
+                let owner = owner_at(path);
+                pods.iter().any(|pod| owner == pod_owner(pod))
+            }
+        }
+    }
+}
+
 /// Finds files.
 #[derive(Debug)]
 pub(super) struct Finder {
     functions: Arc<Vec<OfProgram>>,
+    whom: Whom,
     reader: Reader,
     /// The files that each owner saw in the last search.
     seen: HashMap<String, HashSet<FileOf>>,
@@ -112,12 +144,22 @@ impl Finder {
             return Ok(None);
         }
         let reader = Reader::start_as(THREAD, confined)?;
-        Ok(Some(Self { functions: Arc::new(functions), reader, seen: HashMap::new() }))
+        Ok(Some(Self { functions: Arc::new(functions), whom: Whom::All, reader, seen: HashMap::new() }))
+    }
+
+    /// Searches only this function of a program from now on, in the files of these processes. Another thread may call
+    /// from now on.
+    pub(super) fn aim(&mut self, binary: &str, symbol: &str, whom: Whom) {
+        let only = OfProgram { place: 0, binary: binary.to_owned(), symbol: symbol.to_owned() };
+        self.functions = Arc::new(vec![only]);
+        self.whom = whom;
+        self.seen.clear();
+        self.reader.new_caller();
     }
 
     /// Searches the files that processes see. Files that are not in `known` are new.
     pub(super) fn search(&mut self, known: HashSet<FileOf>) -> Search {
-        let (owners, is_denied, is_cut) = mount_namespaces();
+        let (owners, is_denied, is_cut) = mount_namespaces(&self.whom);
         let search = self.search_in(&owners, known);
         Search { is_denied, is_cut: is_cut || search.is_cut, ..search }
     }
@@ -155,13 +197,17 @@ impl Finder {
     }
 }
 
-/// Returns the mount namespaces by owner, whether most processes could not be looked into, and whether some namespaces
-/// were left out. A process of an outer user namespace is closed to everybody, and is no sign of a missing privilege.
-fn mount_namespaces() -> (Vec<(String, Namespaces)>, bool, bool) {
+/// Returns the mount namespaces of these processes by owner, whether most of them could not be looked into, and whether
+/// some namespaces were left out. A process of an outer user namespace is closed to everybody, and is no sign of a
+/// missing privilege.
+fn mount_namespaces(whom: &Whom) -> (Vec<(String, Namespaces)>, bool, bool) {
     let (mut namespaces, mut is_cut) = (BTreeMap::<u64, Vec<Pid>>::new(), false);
     let (mut open, mut denied) = (0, 0);
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if *whom != Whom::All && !whom.has(&cgroup_of(Pid(process))) {
+            continue;
+        }
         match fs::metadata(format!("/proc/{process}/ns/mnt")) {
             Ok(namespace) => {
                 open += 1;
@@ -339,10 +385,24 @@ mod tests {
     }
 
     #[test]
+    fn a_function_of_a_recording_is_searched_for_its_subject_only() {
+        let below = |above: &str, path| Whom::Below(above.into()).has(path);
+        for above in ["/a/b", "/a/b/", "/a", "/"] {
+            assert!(below(above, "/a/b") && below(above, "/../../a/b/c"), "{above}");
+        }
+        assert!(!below("/a/b", "/a") && !below("/a/b", "/a/bc") && !below("/a/b", ""));
+        let uid = "6ef0362e-e3b9-43a3-acdb-de4ba71f1fa4";
+        let pods = Whom::Pods(uid.parse().ok().map(PodRef::Uid).into_iter().collect());
+        let id = "a".repeat(64);
+        assert!(pods.has(&format!("/kubepods/burstable/pod{uid}/{id}")), "{}", owner_at(uid));
+        assert!(!pods.has(&format!("/kubepods/burstable/pod{}/{id}", uid.replace('6', "7"))));
+    }
+
+    #[test]
     fn the_own_mount_namespace_is_among_those_of_all_processes() {
         let own = fs::metadata("/proc/self/ns/mnt").unwrap().ino();
         let of = |process: &Pid| fs::metadata(format!("/proc/{}/ns/mnt", process.0)).map(|it| it.ino()).ok();
-        let (owners, ..) = mount_namespaces();
+        let (owners, ..) = mount_namespaces(&Whom::All);
         let all: Vec<_> = owners.iter().flat_map(|(_, namespaces)| namespaces).collect();
         let same = all.iter().filter(|processes| processes.iter().any(|process| of(process) == Some(own)));
         assert_eq!(same.count(), 1, "{owners:?}");

@@ -2,7 +2,8 @@
 //!
 //! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects`, `lines`, `vdso` and `code`
 //! read the files that processes have mapped, on the threads of `reader`. `debuginfod` asks servers for debug files.
-//! `finding` finds the functions that the configuration names on such a thread, and `probing` probes them.
+//! `finding` finds the functions that the configuration or a recording names on such a thread, and `probing` and
+//! `lending` probe them.
 //! `unwinder` reads the ring of copies, and `turns` unwinds them. All other modules are pure. Mapped files are
 //! untrusted: `read_at`, `elf`, `elf_symbols`, `named_functions`, `go_functions`, `go_module`, `line_table`,
 //! `debug_section`, `perf_map`, `maps`, `demangle`, `hotspot`, `copied` and `dwarf` accept any bytes.
@@ -28,6 +29,7 @@ mod go_functions;
 mod go_module;
 mod hotspot;
 mod kept;
+pub mod lending;
 mod line_table;
 mod lines;
 mod maps;
@@ -73,6 +75,7 @@ use crate::{
 use crate::model::wait::WaitReason;
 pub use bpf_programs::BpfProgram;
 pub use counts::{Cause, SymbolCounts, SymbolStats};
+pub use finding::Whom;
 pub use line_table::SourceLine;
 pub use lines::{FilesRequest, LineFinder, SourceLines, WantedLines};
 pub use shares::LONGEST_NAMING;

@@ -14,7 +14,7 @@ use super::{
     finding::{FileOf, Finder, Found, MOST_NAMESPACES, MOST_OF_ONE, Search},
 };
 use crate::{
-    kernel::{Probe, Probes},
+    kernel::{Place, Probe, Probes},
     model::{
         functions::{Code, Function, SENSOR},
         status::{State, Status},
@@ -105,7 +105,7 @@ impl Attached {
     /// Probes the functions of the kernel.
     fn new(probes: Probes, functions: Vec<Function>, refused: Option<String>) -> Self {
         let probe = |(place, function): (usize, &Function)| match &function.code {
-            Code::Kernel(name) => Some((place, probes.kernel(number(place), name))),
+            Code::Kernel(name) => Some((place, probes.kernel(configured(place), name))),
             Code::Program { .. } => None,
         };
         let kernel = functions.iter().enumerate().filter_map(probe).collect();
@@ -144,7 +144,7 @@ impl Attached {
         let Code::Program { binary, .. } = &self.functions.get(place)?.code else { return None };
         let file = open_below(found.process, binary).ok()?;
         let is_it = LayerFile::of(&file).ok()? == id;
-        is_it.then(|| self.probes.program(number(place), file.as_fd(), offset))
+        is_it.then(|| self.probes.program(configured(place), file.as_fd(), offset))
     }
 
     fn state(&self) -> Told {
@@ -182,6 +182,9 @@ impl Attached {
             let way = "needs CAP_SYS_PTRACE, and an AppArmor profile that allows ptrace";
             failed.push(format!("the files of most processes cannot be read ({way})"));
         }
+        if self.functions.is_empty() {
+            measured.push("functions of recordings only".to_owned());
+        }
         failed.sort_unstable();
         if failed.is_empty() {
             Told { state: State::Healthy, detail: format!("measures {}", measured.join(", ")) }
@@ -196,7 +199,7 @@ fn no_room() -> String {
     format!("only {MOST_FILES} files of a function are measured, and there are more")
 }
 
-/// Returns the number for a place, of which there are few.
-fn number(place: usize) -> u32 {
-    u32::try_from(place).unwrap_or(u32::MAX)
+/// Returns the place of a function of the configuration, of which there are few.
+fn configured(place: usize) -> Place {
+    Place { function: u32::try_from(place).unwrap_or(u32::MAX), recording: 0 }
 }

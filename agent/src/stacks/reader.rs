@@ -283,8 +283,13 @@ fn runs(thread: i32) -> bool {
 
 /// Returns the owner of a process by its cgroup; empty if the process has none.
 pub(super) fn owner_of(pid: Pid) -> String {
+    owner_at(&cgroup_of(pid))
+}
+
+/// Returns the path of a process's cgroup; empty if the process has none.
+pub(super) fn cgroup_of(pid: Pid) -> String {
     let text = read_text(format!("/proc/{}/cgroup", pid.0)).unwrap_or_default();
-    owner_at(text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default())
+    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
 }
 
 /// Returns whether an owner that was found by a cgroup is a pod.
@@ -293,11 +298,16 @@ pub(super) fn is_pod(owner: &str) -> bool {
 }
 
 /// Returns the owner of a cgroup with this path: all containers of a pod have the same owner. Pure.
-fn owner_at(path: &str) -> String {
-    match KubePath::parse(path).map(|place| place.pod).or_else(|| PodRef::outside(path)) {
-        Some(PodRef::Uid(uid)) => format!("pod {uid}"),
-        Some(PodRef::Static(hash)) => format!("pod {hash}"),
-        None => path.to_owned(),
+pub(super) fn owner_at(path: &str) -> String {
+    let pod = KubePath::parse(path).map(|place| place.pod).or_else(|| PodRef::outside(path));
+    pod.map_or_else(|| path.to_owned(), |pod| pod_owner(&pod))
+}
+
+/// Returns the name of a pod as an owner.
+pub(super) fn pod_owner(pod: &PodRef) -> String {
+    match pod {
+        PodRef::Uid(uid) => format!("pod {uid}"),
+        PodRef::Static(hash) => format!("pod {hash}"),
     }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Measures calls of functions that the configuration names. The agent attaches both programs to each of them, with a
- * cookie that says which function it is: as kprobe and kretprobe, or as uprobe and uretprobe. Both are of one kind of
- * program.
+ * Measures calls of functions that the configuration or a recording names. The agent attaches both programs to each of
+ * them, with a cookie that says which function it is: as kprobe and kretprobe, or as uprobe and uretprobe. Both are of
+ * one kind of program.
  *
  * If the kernel itself calls a function while it changes a hash table, the kernel refuses that table to the program,
  * and the call counts as a drop.
@@ -30,7 +30,7 @@ static __always_inline bool is_call_of(struct task_struct *task, __u64 cookie, _
 	return task->pid && (!(cookie & PODPERF_FUNCTION_OF_KERNEL) || is_on_stack_of(task, (void *)stack));
 }
 
-/* Returns the place of the function in the configuration. */
+/* Returns the place of the function in the row. */
 static __always_inline __u32 function_of(__u64 cookie)
 {
 	return cookie & (PODPERF_FUNCTIONS - 1);
@@ -43,6 +43,21 @@ static __always_inline __u32 function_of(__u64 cookie)
 static __always_inline bool misses_end(struct podperf_call *earlier, __u64 cookie, __u64 stack)
 {
 	return stack > earlier->stack || cookie & PODPERF_FUNCTION_OF_KERNEL;
+}
+
+/* Returns the number of the recording that borrows the place; 0 for a function of the configuration. */
+static __always_inline __u32 recording_of(__u64 cookie)
+{
+	return cookie >> PODPERF_RECORDING_SHIFT & PODPERF_LAST_RECORDING;
+}
+
+/*
+ * Returns the program that a thread runs, with the recording: what an earlier recording left in its place is as a call
+ * of another program.
+ */
+static __always_inline __u32 program_of_lent(struct task_struct *task, __u64 cookie)
+{
+	return (__u32)task->self_exec_id << PODPERF_RECORDING_SHIFT | recording_of(cookie);
 }
 
 /*
@@ -78,6 +93,30 @@ static __always_inline void begin_call(struct task_struct *task, __u64 cookie, _
 	}
 }
 
+/* Begins a call of a function of a recording, as `begin_call` does. */
+static __always_inline void begin_lent_call(struct task_struct *task, __u64 cookie, __u64 stack)
+{
+	__u64 key = key_of_call(task->pid, function_of(cookie));
+	struct podperf_call *outer = bpf_map_lookup_elem(&functions_lent, &key), call = {};
+
+	call.program = program_of_lent(task, cookie);
+	if (outer && outer->program == call.program) {
+		if (stack < outer->stack)
+			return;
+		if (misses_end(outer, cookie, stack))
+			drop(FUNCTIONS_DROP_MISSED_END);
+	}
+	if (is_shed(PODPERF_SHED_SENSORS)) {
+		if (outer)
+			bpf_map_delete_elem(&functions_lent, &key);
+		return;
+	}
+	call.stack = stack;
+	call.since_ns = bpf_ktime_get_ns();
+	if (bpf_map_update_elem(&functions_lent, &key, &call, BPF_ANY))
+		drop(PODPERF_DROP_SENSOR_TABLE);
+}
+
 SEC("kprobe")
 int functions_begin(struct pt_regs *ctx)
 {
@@ -89,8 +128,12 @@ int functions_begin(struct pt_regs *ctx)
 		return 0;
 	began = begin_own_run(account);
 	cookie = bpf_get_attach_cookie(ctx);
-	if (is_call_of(current, cookie, stack))
-		begin_call(current, cookie, stack);
+	if (is_call_of(current, cookie, stack)) {
+		if (recording_of(cookie))
+			begin_lent_call(current, cookie, stack);
+		else
+			begin_call(current, cookie, stack);
+	}
 	end_own_run(account, began);
 	return 0;
 }
@@ -127,20 +170,47 @@ static __always_inline bool ends_within(struct podperf_call *outer, __u64 stack)
 #endif
 }
 
-/* Ends a call. A call whose begin was not seen is not counted, nor a call within a call. */
-static __always_inline void end_call(struct task_struct *task, __u32 function, __u64 stack)
+/*
+ * Removes the call that ends, and returns the time of its begin. Returns 0 for a call whose begin was not seen, and for
+ * a call within a call.
+ */
+static __always_inline __u64 take_call(struct task_struct *task, __u64 cookie, __u64 stack)
 {
-	__u64 key = key_of_call(task->pid, function), ns;
+	__u64 key = key_of_call(task->pid, function_of(cookie)), since_ns;
 	struct podperf_call *call = bpf_map_lookup_elem(&functions_calls, &key);
-	struct podperf_functions *row;
 
 	if (!call || ends_within(call, stack))
-		return;
-	ns = bpf_ktime_get_ns() - call->since_ns;
+		return 0;
+	since_ns = call->since_ns;
 	forget_call(key, call);
+	return since_ns;
+}
+
+/* Does the same for a function of a recording. The call of another recording is none of this one. */
+static __always_inline __u64 take_lent_call(struct task_struct *task, __u64 cookie, __u64 stack)
+{
+	__u64 key = key_of_call(task->pid, function_of(cookie)), since_ns;
+	struct podperf_call *call = bpf_map_lookup_elem(&functions_lent, &key);
+
+	if (!call || call->program != program_of_lent(task, cookie) || ends_within(call, stack))
+		return 0;
+	since_ns = call->since_ns;
+	bpf_map_delete_elem(&functions_lent, &key);
+	return since_ns;
+}
+
+/* Ends a call, and counts it. */
+static __always_inline void end_call(struct task_struct *task, __u64 cookie, __u64 stack)
+{
+	__u64 now_ns = bpf_ktime_get_ns(), since_ns;
+	struct podperf_functions *row;
+
+	since_ns = recording_of(cookie) ? take_lent_call(task, cookie, stack) : take_call(task, cookie, stack);
+	if (!since_ns)
+		return;
 	row = functions_row(cgroup_id(task));
 	if (row)
-		charge_call(row, function, ns);
+		charge_call(row, function_of(cookie), now_ns - since_ns);
 }
 
 SEC("kretprobe")
@@ -155,7 +225,7 @@ int functions_end(struct pt_regs *ctx)
 	began = begin_own_run(account);
 	cookie = bpf_get_attach_cookie(ctx);
 	if (is_call_of(current, cookie, stack))
-		end_call(current, function_of(cookie), stack);
+		end_call(current, cookie, stack);
 	end_own_run(account, began);
 	return 0;
 }

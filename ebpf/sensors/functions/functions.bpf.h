@@ -34,6 +34,17 @@ struct {
 	__type(value, __u32);
 } functions_shares SEC(".maps");
 
+/*
+ * As `functions_calls`, for the functions of recordings. When a recording ends, nothing sees the ends of its calls, and
+ * the agent removes them. It could not give back their shares, so they have none.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set by the agent */
+	__type(key, __u64);
+	__type(value, struct podperf_call);
+} functions_lent SEC(".maps");
+
 static __always_inline __u64 key_of_call(__u32 pid, __u32 function)
 {
 	return (__u64)pid << 32 | function;
@@ -59,6 +70,8 @@ static __noinline int functions_on_exit(__u32 pid)
 		call = bpf_map_lookup_elem(&functions_calls, &key);
 		if (call)
 			forget_call(key, call);
+		if (bpf_map_lookup_elem(&functions_lent, &key))
+			bpf_map_delete_elem(&functions_lent, &key);
 	}
 	return 0;
 }

@@ -8,8 +8,12 @@
 /* The most functions that the configuration may name: the number of histograms in a row. */
 #define PODPERF_FUNCTIONS 8
 
-/* A bit of the cookie of a probe whose function is the kernel's. The other bits are the place of the function. */
+/* A bit of the cookie of a probe whose function is the kernel's. The bits below are the place of the function. */
 #define PODPERF_FUNCTION_OF_KERNEL 0x100
+/* From this bit on, the cookie has the number of the recording that borrows the place; 0 for the configuration. */
+#define PODPERF_RECORDING_SHIFT 16
+/* The largest number of a recording. */
+#define PODPERF_LAST_RECORDING 0xffff
 
 /* Value of `functions_rows` and `functions_rows_by_id`: one histogram for each function, in the order of the list. */
 struct podperf_functions {
@@ -24,12 +28,12 @@ struct podperf_functions {
 	__u64 eighth[PODPERF_HISTOGRAM_WORDS];
 };
 
-/* Value of `functions_calls`: the outermost call of a function in a thread. */
+/* Value of `functions_calls` and `functions_lent`: the outermost call of a function in a thread. */
 struct podperf_call {
 	__u64 since_ns;
 	__u64 stack;   /* the stack pointer at the begin */
-	__u32 share;   /* the share of the thread's cgroup */
-	__u32 program; /* the low half of `self_exec_id`: the program that the thread runs */
+	__u32 share;   /* the share of the thread's cgroup; 0 in `functions_lent` */
+	__u32 program; /* the program that the thread runs, see `program_of_lent`: the low half of `self_exec_id` */
 };
 
 _Static_assert(__builtin_offsetof(struct podperf_functions, eighth) ==

@@ -56,6 +56,13 @@ pub(super) static SENSOR: Sensor = Sensor {
             is_inherited: false,
         },
         Map {
+            name: "functions_lent",
+            entries: Entries::PerSlot(1),
+            value_bytes: size_of::<podperf_call>(),
+            is_per_cpu: false,
+            is_inherited: false,
+        },
+        Map {
             name: "functions_shares",
             entries: Entries::PerSlot(1),
             value_bytes: size_of::<u32>(),

@@ -78,8 +78,8 @@ fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     config.otlp.endpoint.clear();
     // The cache of debug files belongs to an agent, too.
     config.stacks.debuginfod.urls.clear();
-    // A recording has no server.
-    config.server = Server::default();
+    // A recording has no server. The list of functions may be empty where readers may name others.
+    config.server = Server { any_function: config.server.any_function, ..Server::default() };
     config.otlp.interval = WINDOW;
     // The user asked for the recording, and it is short: no limits.
     config.overhead.max_percent = 0.0;

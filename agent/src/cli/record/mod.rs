@@ -6,7 +6,7 @@ mod output;
 mod progress;
 mod through;
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use anyhow::Context;
 use clap::{ArgGroup, Args};
@@ -26,7 +26,7 @@ use crate::{
     config::Config,
     export::{calls::CallsFormat, flamegraph::Format},
     filter::Filter,
-    recording::{LONGEST, SHORTEST, Selector, SelectorError, Side, Wanted},
+    recording::{LONGEST, SHORTEST, Selector, SelectorError, Side, Wanted, WantedLatency},
 };
 use output::Output;
 
@@ -52,8 +52,14 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "on_cpu")]
     locks: bool,
     /// Record which system calls it makes, instead of stacks: calls, errors and times of each. Prints a table.
-    #[arg(long, conflicts_with_all = ["off_cpu", "on_cpu", "locks", "filter", "lines"])]
+    #[arg(long, conflicts_with_all = ["off_cpu", "on_cpu", "locks", "filter", "lines", "latency"])]
     syscalls: bool,
+    /// Print how long calls of a function take: of one in the agent's `functions`, by its name, or of another one if
+    /// the agent allows it: `vfs_read` of the kernel, or /PATH/OF/FILE:SYMBOL. An agent must have the sensor
+    /// `functions`.
+    #[arg(long, value_name = "FUNCTION",
+        conflicts_with_all = ["off_cpu", "on_cpu", "locks", "filter", "output", "lines"])]
+    latency: Option<String>,
     /// Length of the recording, at least 1s and at most 5m.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     duration: Duration,
@@ -129,6 +135,12 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Some(Subject::Selector(selector)) => selector.clone(),
         Some(Subject::Word(word)) => return Err(no_subject(arguments, word)?.into()),
     };
+    if let Some(function) = &arguments.latency {
+        return measure(
+            arguments,
+            &WantedLatency { selector, function: function.clone(), duration: arguments.duration },
+        );
+    }
     let wanted = Wanted {
         selector,
         side: match arguments {
@@ -159,6 +171,24 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         progress::print(&says);
     }
     Ok(())
+}
+
+/// Prints the length of a function's calls. Only an agent measures them: the sensor is part of it.
+fn measure(arguments: &Arguments, wanted: &WantedLatency) -> anyhow::Result<()> {
+    let config: Config = arguments.node.config()?;
+    let runtime = runtime()?;
+    let measured = runtime.block_on(async {
+        match through::find(arguments.agent.as_ref(), &config, &arguments.login).await? {
+            Some(agent) => through::measure(&agent, wanted).await,
+            None => anyhow::bail!(
+                "no agent answers at `http://{}`, and only an agent measures functions (start one with the sensor \
+                 `functions`, or name one with `--agent URL`)",
+                config.listen
+            ),
+        }
+    });
+    runtime.shutdown_background();
+    output::print(&measured?.file, &mut io::stdout().lock()).context("failed to write")
 }
 
 fn runtime() -> anyhow::Result<Runtime> {

@@ -139,7 +139,7 @@ impl Target {
 }
 
 /// Writes all of a recording. A reader that closes the pipe has read enough.
-fn print(recorded: &[u8], out: &mut impl Write) -> io::Result<()> {
+pub(super) fn print(recorded: &[u8], out: &mut impl Write) -> io::Result<()> {
     // Stdout keeps what follows the last line break, and ignores errors when the command ends.
     match out.write_all(recorded).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

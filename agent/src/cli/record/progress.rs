@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::Form;
-use crate::recording::{Side, Wanted};
+use crate::recording::{Side, Wanted, WantedLatency};
 
 /// The time between two updates.
 pub(super) const EVERY: Duration = Duration::from_millis(500);
@@ -31,8 +31,17 @@ impl Progress {
             (Form::Stacks(_), Side::OnCpu) => (wanted.side.name(), "samples"),
         };
         let what = format!("{} {of}", wanted.selector);
-        let terminal = io::stderr().is_terminal();
-        Self { terminal, begun: false, how: how.into(), what, unit, whole: wanted.duration }
+        Self::of(what, unit, wanted.duration, how.into())
+    }
+
+    /// Makes the line of a recording of a function's calls. The count is that of the node.
+    pub(super) fn of_calls(wanted: &WantedLatency, how: impl Into<String>) -> Self {
+        let what = format!("`{}` in {}", wanted.function, wanted.selector);
+        Self::of(what, "calls on the node", wanted.duration, how.into())
+    }
+
+    fn of(what: String, unit: &'static str, whole: Duration, how: String) -> Self {
+        Self { terminal: io::stderr().is_terminal(), begun: false, how, what, unit, whole }
     }
 
     /// Returns whether a further update would be shown.

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, future::pending, time::Duration};
 
 use anyhow::{Context, bail};
-use hyper::{Method, StatusCode};
+use hyper::{Method, StatusCode, body::Bytes, http::response::Parts};
 use serde::Deserialize;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -16,7 +16,7 @@ use crate::{
     cli::client::{Client, Login, refusal},
     config::Config,
     http::pages::profile::STACKS,
-    recording::{Selector, Wanted},
+    recording::{Selector, Wanted, WantedLatency},
 };
 
 /// The longest time for an agent to return its introduction or its progress.
@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The longest time beyond the recording: the first and the last window wait for their turn, the last for its names,
 /// and the recording for its lines.
 const NAMES: Duration = Duration::from_secs(240);
+/// The same for calls of a function: it is searched in files, and the readings at both ends are waited for.
+const ATTACHING: Duration = Duration::from_secs(60);
 
 /// An agent that answers.
 #[derive(Debug)]
@@ -85,8 +87,7 @@ pub(super) async fn says_of_subject(agent: &Running, word: &str) -> Option<Strin
 
 /// Records through the agent, and returns the body of its answer.
 pub(super) async fn record(agent: &Running, wanted: &Wanted, form: Form) -> anyhow::Result<Recorded> {
-    let Running { client, introduction } = agent;
-    let id = format!("cli-{}-{:x}", std::process::id(), entropy());
+    let id = new_id();
     let mut query = form_urlencoded::Serializer::new(String::new());
     if wanted.selector != Selector::All {
         query.append_pair("subject", &wanted.selector.to_string());
@@ -109,8 +110,46 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, form: Form) -> anyh
             format!("/debug/syscalls?{}", query.finish())
         }
     };
-    let recorded = client.ask_for_all(Method::GET, &path, wanted.duration + NAMES);
-    let mut progress = Progress::new(wanted, form, format!("through the agent at `{}`", client.url()));
+    let progress = Progress::new(wanted, form, through(agent));
+    let (head, body) = answer(agent, &path, &id, wanted.duration + NAMES, progress).await?;
+    let stacks = head.headers.get(STACKS).and_then(|says| says.to_str().ok()).map(str::to_owned);
+    Ok(Recorded { file: body.to_vec(), stacks })
+}
+
+/// Records the calls of a function through the agent, and returns the table.
+pub(super) async fn measure(agent: &Running, wanted: &WantedLatency) -> anyhow::Result<Recorded> {
+    let id = new_id();
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    if wanted.selector != Selector::All {
+        query.append_pair("subject", &wanted.selector.to_string());
+    }
+    let seconds = wanted.duration.as_secs_f64().to_string();
+    let query = query.extend_pairs([("function", &*wanted.function), ("seconds", &seconds), ("id", &id)]);
+    let path = format!("/debug/latency?{}", query.finish());
+    let progress = Progress::of_calls(wanted, through(agent));
+    let (_, body) = answer(agent, &path, &id, wanted.duration + ATTACHING, progress).await?;
+    Ok(Recorded { file: body.to_vec(), stacks: None })
+}
+
+fn through(agent: &Running) -> String {
+    format!("through the agent at `{}`", agent.client.url())
+}
+
+/// Returns a name for a recording.
+fn new_id() -> String {
+    format!("cli-{}-{:x}", std::process::id(), entropy())
+}
+
+/// Asks for a recording with this id, shows its progress, and returns the answer if it is one.
+async fn answer(
+    agent: &Running,
+    path: &str,
+    id: &str,
+    patience: Duration,
+    mut progress: Progress,
+) -> anyhow::Result<(Parts, Bytes)> {
+    let Running { client, introduction } = agent;
+    let recorded = client.ask_for_all(Method::GET, path, patience);
     let recording = format!("/debug/recordings/{id}");
     let watched = async {
         let mut ticks = interval(EVERY);
@@ -139,12 +178,11 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, form: Form) -> anyh
     };
     drop(progress);
     let (head, body) = answer.with_context(|| format!("the agent at `{}` broke off ({introduction})", client.url()))?;
+    if head.status == StatusCode::OK {
+        return Ok((head, body));
+    }
     let says = String::from_utf8_lossy(&body);
     match head.status {
-        StatusCode::OK => {
-            let stacks = head.headers.get(STACKS).and_then(|says| says.to_str().ok()).map(str::to_owned);
-            Ok(Recorded { file: body.to_vec(), stacks })
-        }
         // An agent without this endpoint returns an empty body.
         StatusCode::NOT_FOUND if says.trim().is_empty() => bail!(
             "the agent at `{}` is too old to record: {introduction} (upgrade it, or stop it and record alone)",

@@ -20,7 +20,7 @@ use crate::{
     filter::Filter,
     kernel::sched_ext,
     model::random::random,
-    recording::{Cause, LONGEST, Merged, Merger, RecordError, SHORTEST, Selector, Side, Wanted},
+    recording::{Cause, LONGEST, Merged, Merger, RecordError, SHORTEST, Selector, Side, Wanted, WantedLatency},
     stacks::profile::Profile,
 };
 
@@ -56,6 +56,13 @@ impl Query {
         let (selector, side, filter, duration) = (self.selector()?, self.side()?, self.filter()?, self.duration()?);
         let lines = self.lines(format)?;
         Ok((Wanted { selector, side, filter, duration, lines }, format, self.id()?))
+    }
+
+    /// Returns the subject, function and length of the requested recording of a function's calls, and its id.
+    pub(in crate::http) fn wanted_latency(&self) -> Result<(WantedLatency, Option<&str>), String> {
+        let function = self.get("function").ok_or("no `function` (a name of the agent's `functions`, or another)")?;
+        let (selector, duration) = (self.selector()?, self.duration()?);
+        Ok((WantedLatency { selector, function: function.to_owned(), duration }, self.id()?))
     }
 
     pub(in crate::http) fn selector(&self) -> Result<Selector, String> {
@@ -276,7 +283,7 @@ pub(in crate::http) fn failed(error: &RecordError) -> Response {
     let status = match error {
         RecordError::Unknown { .. } | RecordError::Nothing(_) => StatusCode::NOT_FOUND,
         RecordError::NotTaken(_) => StatusCode::CONFLICT,
-        RecordError::Busy | RecordError::Full(_) => StatusCode::TOO_MANY_REQUESTS,
+        RecordError::Busy | RecordError::Places { .. } | RecordError::Full(_) => StatusCode::TOO_MANY_REQUESTS,
         RecordError::Memory
         | RecordError::Drawing
         | RecordError::Unread
@@ -297,7 +304,7 @@ const fn retry_after(error: &RecordError) -> Option<u64> {
     match error {
         RecordError::Drawing => Some(1),
         RecordError::Unread => Some(5),
-        RecordError::Busy | RecordError::Full(_) | RecordError::Room { .. } => Some(10),
+        RecordError::Busy | RecordError::Places { .. } | RecordError::Full(_) | RecordError::Room { .. } => Some(10),
         // Features that are off for lack of memory or CPU time come back after minutes.
         RecordError::Memory | RecordError::Behind => Some(60),
         _ => None,
@@ -340,6 +347,10 @@ mod tests {
         for (text, lines) in [("format=pb&lines=1", true), ("format=pb&lines=0", false), ("format=pb", false)] {
             assert_eq!(query(text).wanted().unwrap().0.lines, lines, "{text}");
         }
+        assert!(query("seconds=1").wanted_latency().unwrap_err().contains("no `function`"));
+        let latency = query("function=%2Fbin%2Fa:main&seconds=2&id=x");
+        let (wanted, id) = latency.wanted_latency().unwrap();
+        assert_eq!((&*wanted.function, wanted.duration, id), ("/bin/a:main", Duration::from_secs(2), Some("x")));
         assert!(query("format=svg&lines=1").wanted().unwrap_err().contains("`format=pb`"));
         assert!(query("format=pb&lines=yes").wanted().unwrap_err().contains("`0` or `1`"));
         assert!(query("format=png").format(Format::Svg).is_err() && query("subject=a").selector().is_err());

@@ -1,0 +1,287 @@
+//! Recordings of the length of a function's calls. They read the sensor `functions`: a function of the configuration is
+//! measured anyway, and another one borrows a place of the sensor for the length of the recording.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+
+use super::Agent;
+use crate::{
+    attribution::Snapshot,
+    collector::{Observation, Purpose},
+    config::{Config, parts},
+    model::{
+        feature::Feature,
+        functions::{Code, MOST, SENSOR},
+        ids::PodRef,
+        mode::Mode,
+    },
+    pods::Pod,
+    recording::{
+        Latency, RecordError, Registration, Selector, SubjectName, WantedLatency, calls_between, calls_of_node,
+    },
+    stacks::{Whom, lending::Lent},
+};
+
+/// The most calls of a borrowed function in a second, on all of the node: they cost up to a quarter of a CPU. Each call
+/// of a function of a program takes two traps, up to 25 us together.
+const MOST_OF_PROGRAM: u128 = 10_000;
+/// The same for a function of the kernel, at up to 1 us each.
+const MOST_OF_KERNEL: u128 = 250_000;
+/// The time between two looks at the number of calls.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The time between two tries to get a reading that is new enough, and the number of tries.
+const AGAIN: Duration = Duration::from_millis(100);
+const TRIES: u32 = 50;
+/// The reason why nothing is measured while the step `sensors` is given up.
+const SHED: &str = "calls of functions are not counted for now, to cost less (see `overhead.maxPercent`)";
+
+/// A function of a recording.
+#[derive(Debug)]
+struct Measure {
+    /// Its number in the rows.
+    function: usize,
+    /// The borrowed place, and the code; `None` for a function that the configuration measures.
+    borrowed: Option<(Lent, Code)>,
+}
+
+impl Agent {
+    /// Records the length of calls of a function. Everything that this attaches is detached when it returns, and when
+    /// it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such subject, if the function cannot be measured or readers may not have it measured, or if
+    /// no place is free.
+    pub async fn measure(
+        &self,
+        mut registration: Registration,
+        wanted: &WantedLatency,
+    ) -> Result<Latency, RecordError> {
+        let selector = self.find(&wanted.selector).await?;
+        let Measure { function, borrowed } = self.find_function(&wanted.function)?;
+        // The place may have counts of an earlier recording.
+        let before = self.read_since(SystemTime::now()).await?;
+        if is_shed(&before) {
+            return Err(RecordError::NotTaken(SHED.into()));
+        }
+        let most = borrowed.as_ref().map(|(_, code)| most_calls(code));
+        let measured = match borrowed {
+            Some((lent, code)) => {
+                let whom = whom(&selector, &before.snapshot);
+                let measured = blocking(move || lent.measure(&code, whom)).await;
+                let not = |why: String| RecordError::NotTaken(format!("`{}` is not measured: {why}", wanted.function));
+                Some(measured.map_err(not)?)
+            }
+            None => None,
+        };
+        registration.began();
+        let began = Instant::now();
+        let mut watch =
+            Watch { function, most, first: calls_of_node(&before.snapshot, function), last: before.clone() };
+        let ended = self.watch(&mut registration, began + wanted.duration, &mut watch).await?;
+        let lasted = began.elapsed();
+        let lent = match measured {
+            Some(measured) => blocking(move || measured.end()).await,
+            None => None,
+        };
+        let after = self.read_since(SystemTime::now()).await?;
+        drop(lent);
+        let duration = match most {
+            Some(_) => lasted,
+            None => after.snapshot.taken.duration_since(before.snapshot.taken).unwrap_or(lasted),
+        };
+        Ok(Latency {
+            function: wanted.function.clone(),
+            title: selector.to_string(),
+            duration,
+            calls: calls_between(&before.snapshot, &after.snapshot, &selector, function),
+            ended,
+        })
+    }
+
+    /// Finds a function among those of the configuration. For another one, borrows a place.
+    fn find_function(&self, text: &str) -> Result<Measure, RecordError> {
+        let config = self.lock_config();
+        if !parts::sensors(&config).iter().any(|sensor| sensor.names.sensor == SENSOR) {
+            let way = self.runner.measure_functions();
+            let why = format!("the sensor `{SENSOR}` is off, which measures calls of functions ({way})");
+            return Err(RecordError::NotTaken(why));
+        }
+        let functions = parts::functions(&config);
+        if let Some(function) = functions.iter().position(|function| function.name == text) {
+            return Ok(Measure { function, borrowed: None });
+        }
+        let code = may_measure(&config, text).map_err(RecordError::NotTaken)?;
+        let spare = self.spare.as_ref().ok_or_else(|| {
+            RecordError::NotTaken(format!("the programs of the sensor `{SENSOR}` do not run (see its part at /status)"))
+        })?;
+        let lent = spare.lend().ok_or(RecordError::Places { most: MOST, configured: functions.len() })?;
+        let function = usize::try_from(lent.function()).unwrap_or(usize::MAX);
+        Ok(Measure { function, borrowed: Some((lent, code)) })
+    }
+
+    /// Returns a reading that began after this time.
+    async fn read_since(&self, time: SystemTime) -> Result<Arc<Observation>, RecordError> {
+        let mut tries = 1;
+        loop {
+            let observation = self.reader.read(Purpose::Look).await?;
+            // The clock may have been set back, so there is an end.
+            if observation.snapshot.taken >= time || tries == TRIES {
+                return Ok(observation);
+            }
+            tries += 1;
+            sleep(AGAIN).await;
+        }
+    }
+
+    /// Waits for the end of a recording. Returns the reason if it must end early.
+    async fn watch(
+        &self,
+        registration: &mut Registration,
+        end: Instant,
+        watch: &mut Watch,
+    ) -> Result<Option<String>, RecordError> {
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = sleep_until(end) => return Ok(None),
+                () = registration.wanted_to_end() => return Ok(None),
+                _ = looks.tick() => {}
+            }
+            let now = self.reader.read(Purpose::Look).await?;
+            if let Some(why) = watch.look(now) {
+                return Ok(Some(why));
+            }
+            registration.set_count(watch.count());
+        }
+    }
+}
+
+/// The calls of a recording so far.
+#[derive(Debug)]
+struct Watch {
+    function: usize,
+    /// The most calls in a second; `None` for a function that the configuration measures.
+    most: Option<u128>,
+    /// The number of calls of the node before the recording.
+    first: u128,
+    last: Arc<Observation>,
+}
+
+impl Watch {
+    /// Takes the next reading. Returns the reason if the recording must end now.
+    fn look(&mut self, now: Arc<Observation>) -> Option<String> {
+        let last = std::mem::replace(&mut self.last, now);
+        let now = &self.last;
+        if is_shed(now) {
+            return Some(SHED.into());
+        }
+        let calls = calls_of_node(&now.snapshot, self.function);
+        let calls = calls.saturating_sub(calls_of_node(&last.snapshot, self.function));
+        let over = now.snapshot.taken.duration_since(last.snapshot.taken).unwrap_or_default();
+        let rate = calls.saturating_mul(1_000_000_000) / over.as_nanos().max(1);
+        let most = self.most.filter(|most| !over.is_zero() && rate > *most)?;
+        Some(format!("the node calls it {rate} times a second, and at most {most} are measured"))
+    }
+
+    fn count(&self) -> u64 {
+        let calls = calls_of_node(&self.last.snapshot, self.function).saturating_sub(self.first);
+        u64::try_from(calls).unwrap_or(u64::MAX)
+    }
+}
+
+/// Returns the code of a function that is not of the configuration, or the reason why readers may not have it measured.
+fn may_measure(config: &Config, text: &str) -> Result<Code, String> {
+    if !config.server.any_function {
+        let names: Vec<String> = config.functions.iter().map(|keys| format!("`{}`", keys.name)).collect();
+        let names = names.join(", ");
+        return Err(format!(
+            "`{text}` is none of the functions that readers may have measured ({names}; `server.anyFunction: true` \
+             allows them all)"
+        ));
+    }
+    let code = Code::of_text(text)?;
+    if matches!(code, Code::Program { .. }) && parts::mode(config) != Mode::Profiles {
+        return Err(format!(
+            "`{text}` is not measured: the agent reads files of programs only for stacks with user frames (set \
+             `stacks.enabled: true`, and `stacks.unwind` to `tables` or `frame-pointers`)"
+        ));
+    }
+    Ok(code)
+}
+
+const fn most_calls(code: &Code) -> u128 {
+    match code {
+        Code::Kernel(_) => MOST_OF_KERNEL,
+        Code::Program { .. } => MOST_OF_PROGRAM,
+    }
+}
+
+fn is_shed(observation: &Observation) -> bool {
+    observation.overhead.shed.contains(&Feature::Sensors)
+}
+
+/// Returns the processes in whose files a function is probed: those of the subject, which may share files with others.
+fn whom(selector: &Selector, snapshot: &Snapshot) -> Whom {
+    let pods = |is_it: &dyn Fn(&Pod) -> bool| {
+        let pods = snapshot.pods.iter().filter(|pod| is_it(pod));
+        let names = pods.flat_map(|pod| [pod.uid.map(PodRef::Uid), pod.config_hash.map(PodRef::Static)]);
+        Whom::Pods(names.flatten().collect())
+    };
+    match selector {
+        Selector::All => Whom::All,
+        Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path) => Whom::Below(path.clone()),
+        Selector::One(SubjectName::Container { namespace, pod, .. }) | Selector::Pod { namespace, pod } => {
+            pods(&|it| *it.namespace == **namespace && *it.name == **pod)
+        }
+        Selector::Workload { namespace, workload } => {
+            pods(&|it| *it.namespace == **namespace && *it.workload.name == **workload)
+        }
+    }
+}
+
+/// Runs work that blocks beside the requests. It goes on if the request is given up, and its result is dropped.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn may(yaml: &str, text: &str) -> Result<Code, String> {
+        may_measure(&Config::parse(yaml).unwrap(), text)
+    }
+
+    #[test]
+    fn readers_get_other_functions_only_where_the_configuration_allows_them() {
+        let list = "functions: [{name: read, kernel: vfs_read}, {name: write, kernel: vfs_write}]";
+        let refused = may(list, "vfs_fsync_range").unwrap_err();
+        assert!(refused.contains("(`read`, `write`; `server.anyFunction: true`"), "{refused}");
+        let any = "server: {anyFunction: true}";
+        assert_eq!(may(any, "vfs_fsync_range"), Ok(Code::Kernel("vfs_fsync_range".into())));
+        assert!(may(any, "a b").unwrap_err().contains("bad function `a b`"));
+        assert!(matches!(may(any, "/bin/a:main"), Ok(Code::Program { .. })));
+        let reasons = format!("{any}\nstacks: {{unwind: none}}");
+        assert!(may(&reasons, "/bin/a:main").unwrap_err().contains("stacks with user frames"));
+    }
+
+    #[test]
+    fn a_function_is_probed_in_the_files_of_the_subject() {
+        let snapshot =
+            Snapshot { pods: vec![Arc::new(Pod::example())], ..Snapshot::of_rows(SystemTime::UNIX_EPOCH, Vec::new()) };
+        let whom = |subject: &str| whom(&subject.parse().unwrap(), &snapshot);
+        assert_eq!(whom("/a/"), Whom::Below("/a".into()));
+        let pod = Whom::Pods(Pod::example().uid.map(PodRef::Uid).into_iter().collect());
+        assert_eq!((whom("shop/web"), whom("shop/web/app")), (pod.clone(), pod));
+        assert_eq!(whom("shop/other"), Whom::Pods([].into()));
+    }
+}
