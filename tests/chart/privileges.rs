@@ -102,7 +102,7 @@ fn memory_grows_with_the_cpus_of_a_node() -> Result<()> {
     let expected = |request: &str, limit: &str| (request.to_owned(), limit.to_owned());
     ensure!(memory("")? == expected("128Mi", "512Mi"));
     let profiles = |config: &str| format!("{{mode: profiles, nodeCpus: 64, http: {{readers: [a]}}, config: {config}}}");
-    let (tables, pointers) = (profiles("{stacks: {unwind: tables}}"), profiles("{}"));
+    let (tables, pointers) = (profiles("{}"), profiles("{stacks: {unwind: frame-pointers}}"));
     for (values, request, limit) in [
         ("{mode: metrics, nodeCpus: 8}", "52Mi", "512Mi"),
         ("{nodeCpus: 64}", "188Mi", "512Mi"),

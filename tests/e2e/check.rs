@@ -105,7 +105,8 @@ fn check_says_what_is_true_of_this_machine() -> Result<()> {
     report.expect("capabilities", "capabilities-held", "healthy")?;
     report.expect("bpf programs", "programs-attached", "healthy")?;
     report.expect("stacks", "stacks-taken", "healthy")?;
-    report.expect("unwinding", "unwinding-frame-pointers", "healthy")?;
+    let unwinding = if cfg!(target_arch = "x86_64") { "unwinding-tables" } else { "unwinding-frame-pointers" };
+    report.expect("unwinding", unwinding, "healthy")?;
     let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")?;
     report.expect("perf_event_open", "perf-allowed", "healthy")?.names(&[paranoid.trim()])?;
     report.expect("listen", "listen-free", "healthy")?;

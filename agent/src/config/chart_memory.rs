@@ -36,6 +36,7 @@ fn the_chart_has_the_sizes_of_these_tables() {
     let plain = of("stacks: {enabled: false}");
     let counts = minus(of("{stacks: {enabled: false}, cgroups: {max: 8192}}"), plain);
     let walked = of("stacks: {unwind: frame-pointers}");
+    assert_eq!(of("stacks: {unwind: none}"), walked, "the mode `reasons` has no tables for copies");
     let copied = minus(of("stacks: {unwind: tables}"), walked);
     let twice = "maxSamples: 32768";
     let copied_twice = minus(

@@ -143,8 +143,8 @@ impl Default for Stacks {
 }
 
 impl Unwinding {
-    /// The default.
-    pub const DEFAULT: Self = Self::FramePointers;
+    /// The default: tables on x86-64. On other architectures they are not measured yet.
+    pub const DEFAULT: Self = if cfg!(target_arch = "x86_64") { Self::Tables } else { Self::FramePointers };
 }
 
 impl Default for Debuginfod {

@@ -16,7 +16,8 @@ give up features, so the request is at most 70 % of it. A larger limit stays. */
 {{- end -}}
 
 {{/* The memory of an agent on a node with `nodeCpus`, in KiB: 32 MiB for the process and its records of threads, 19 MiB for names
-of programs, 11 MiB for their unwind tables and copies that wait, and the tables of files/memory.yaml. */}}
+of programs, 11 MiB for their unwind tables and copies that wait, and the tables of files/memory.yaml. Helm does not know the
+architecture: where the agents walk by frame pointers by default, this is too much. */}}
 {{- define "podperf.memory" -}}
 {{- $sizes := .Files.Get "files/memory.yaml" | fromYaml -}}
 {{- $max := dig "cgroups" "max" 4096 .Values.config | int64 -}}
@@ -31,7 +32,7 @@ of programs, 11 MiB for their unwind tables and copies that wait, and the tables
 {{- if include "podperf.takesStacks" . }}{{ $parts = append $parts (list "stacks" $samples 16384) }}{{ end -}}
 {{- if include "podperf.profiles" . -}}
 {{- $kib = add $kib 19456 -}}
-{{- if eq (dig "stacks" "unwind" "" .Values.config) "tables" -}}
+{{- if ne (dig "stacks" "unwind" "tables" .Values.config) "frame-pointers" -}}
 {{- $kib = add $kib 11264 -}}
 {{- $parts = concat $parts (list (list "copies" $samples 16384) (list "copyBuffers" 1 1)) -}}
 {{- end -}}
