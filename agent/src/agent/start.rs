@@ -86,6 +86,10 @@ pub fn start(
     let store = pins.is_some().then(|| Store::new(&config.run_dir));
     let checkpoint = Checkpoint::find(store, &sensors, &status);
     set_states(&status, &config, &sensors, host);
+    if config.stacks.unwind != asked.stacks.unwind {
+        let (state, detail) = states::unwinding_without_room();
+        status.set("unwinding", state, detail);
+    }
     let samples = states::sampling(&config, host, &sensors.samples());
     let spare = sensors.probes().map(|probes| {
         let (configured, refused) = (parts::functions(&config).len(), parts::unprobed_programs(host));

@@ -223,11 +223,18 @@ fn stacks(config: &Config, host: &Host) -> Check {
 fn unwinding(config: &Config, findings: &Findings) -> Option<Check> {
     let Some(Ok(started)) = &findings.programs else { return None };
     let (host, refused) = (&findings.host, started.copies_refused.as_deref());
-    let (state, detail) = states::unwinding(config, host, refused)?;
+    let (mut state, mut detail) = states::unwinding(config, host, refused)?;
+    let reduced = findings.memory.as_ref().ok().and_then(|(_, reduced)| reduced.as_deref());
+    let has_room = !reduced.is_some_and(|reduced| reduced.starts_with(parts::NO_ROOM_FOR_TABLES));
+    if !has_room {
+        (state, detail) = states::unwinding_without_room();
+    }
     let id = match config.stacks.unwind {
         Unwinding::None => return None,
         Unwinding::FramePointers => Code::UnwindingFramePointers,
-        Unwinding::Tables if parts::copies_stacks(config, host) && refused.is_none() => Code::UnwindingTables,
+        Unwinding::Tables if parts::copies_stacks(config, host) && refused.is_none() && has_room => {
+            Code::UnwindingTables
+        }
         Unwinding::Tables => Code::UnwindingWithoutTables,
     };
     // A line without a remedy keeps what its detail needs.

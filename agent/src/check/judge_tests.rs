@@ -197,6 +197,12 @@ fn what_tables_lack_is_told_with_the_way_out() {
     let fix = "report this as a bug, with the kernel's version, or set `stacks.unwind: frame-pointers`";
     assert_eq!((found.state, &found.fix, refused.verdict), ("degraded", &Some(words(fix)), Verdict::Degraded));
     assert!(found.detail.ends_with(REFUSED_COPIES), "{found:?}");
+    let (config, mut findings) = with_unwinding(Unwinding::Tables, None);
+    let reduced = format!("{}: too much (raise it)", parts::NO_ROOM_FOR_TABLES);
+    findings.memory = Ok((Some(Budget::share_of(512 << 20)), Some(reduced)));
+    let no_room = judge(&config, &findings);
+    let found = line(&no_room, Code::UnwindingWithoutTables);
+    assert!(found.state == "degraded" && found.detail.contains("the budget of memory"), "{found:?}");
     // Without a receiver nobody has asked for what is missing.
     let (mut config, mut findings) = with_unwinding(Unwinding::Tables, None);
     findings.host = Host::example();

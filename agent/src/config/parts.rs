@@ -135,13 +135,17 @@ pub fn unprobed_programs(host: &Host) -> Option<String> {
     lacks_for_tables(host).map(|(what, way)| format!("{what} ({way})"))
 }
 
-/// Compares the sizes of the maps with the budget. If the budget is only a share of the container's memory limit, the
-/// tables of stacks are reduced, and a message about that is returned. The tables of counts keep their sizes, and the
-/// agent starts in any case.
+/// The beginning of the message that [`fit_maps`] returns if it gives up unwind tables.
+pub const NO_ROOM_FOR_TABLES: &str = "user stacks are found by frame pointers";
+
+/// Compares the sizes of the maps with the budget. If they fit without those for unwind tables, which are a default,
+/// stacks are walked by frame pointers, and a message about that is returned. Else, if the budget is only a share of
+/// the container's memory limit, the tables of stacks are reduced, and a message about that is returned. The tables of
+/// counts keep their sizes, and the agent starts in any case.
 ///
 /// # Errors
 ///
-/// When the maps do not fit a configured budget.
+/// When the maps do not fit a configured budget, not even without those for unwind tables.
 pub fn fit_maps(
     config: &mut Config,
     budget: Option<Budget>,
@@ -153,6 +157,17 @@ pub fn fit_maps(
         return Ok(None);
     }
     let (maps, own) = (Mebi(map_bytes(config)), Mebi(OWN_BYTES));
+    if config.stacks.unwind == Unwinding::Tables {
+        let mut walked = config.clone();
+        walked.stacks.unwind = Unwinding::FramePointers;
+        if fits(&walked) {
+            *config = walked;
+            return Ok(Some(format!(
+                "{NO_ROOM_FOR_TABLES}: with unwind tables the maps would take {maps}, and the agent some {own} by \
+                 itself (raise `overhead.maxMemory` or the container's limit, or set `stacks.unwind: frame-pointers`)"
+            )));
+        }
+    }
     if budget.limit.is_none() {
         // A number without a unit is a number of bytes.
         let given = match budget.bytes {
@@ -262,7 +277,7 @@ pub(super) fn lacks_for_tables(host: &Host) -> Option<(&'static str, &'static st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::max_memory::MaxMemory;
+    use crate::{config::Stacks, limits::max_memory::MaxMemory};
 
     /// Returns the size of maps with 1 KiB per stack and 4 MiB of fixed size.
     fn map_bytes(config: &Config) -> u64 {
@@ -282,6 +297,25 @@ mod tests {
         let says = error.to_string();
         assert!(says.contains("200 bytes is too little") && says.contains("as in `200Mi`"), "{says}");
         assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn unwind_tables_are_given_up_before_stacks_and_before_the_start() {
+        let map_bytes =
+            |config: &Config| map_bytes(config) + if config.stacks.unwind == Unwinding::Tables { 7 << 20 } else { 0 };
+        for budget in [Budget::of(MaxMemory::Bytes(62 << 20), None).unwrap(), Budget::share_of(77 << 20)] {
+            let mut config = Config::default();
+            config.stacks.unwind = Unwinding::Tables;
+            let says = fit_maps(&mut config, Some(budget), map_bytes).unwrap().unwrap();
+            assert!(says.starts_with(NO_ROOM_FOR_TABLES) && says.contains("43 MiB"), "{says}");
+            let expected = Stacks { unwind: Unwinding::FramePointers, ..Stacks::default() };
+            assert_eq!(config.stacks, expected);
+        }
+        let mut config = Config::default();
+        config.stacks.unwind = Unwinding::Tables;
+        assert_eq!(fit_maps(&mut config, Budget::of(MaxMemory::Bytes(63 << 20), None), map_bytes).unwrap(), None);
+        assert!(fit_maps(&mut config, Budget::of(MaxMemory::Bytes(55 << 20), None), map_bytes).is_err());
+        assert_eq!(config.stacks.unwind, Unwinding::Tables);
     }
 
     #[test]

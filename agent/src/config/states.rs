@@ -97,6 +97,14 @@ pub fn unwinding(config: &Config, host: &Host, refused: Option<&str>) -> Option<
     })
 }
 
+/// Returns the state of the way to find user stacks if there is no room for the maps of unwind tables.
+#[must_use]
+pub fn unwinding_without_room() -> (State, String) {
+    let detail = "by frame pointers instead of tables: their maps do not fit into the budget of memory (raise \
+                  `overhead.maxMemory` or the container's limit, or set `stacks.unwind: frame-pointers`)";
+    (State::Degraded, detail.into())
+}
+
 /// Returns the state of samples on the CPU.
 #[must_use]
 pub fn samples(config: &Config, host: &Host, samples: &Result<Option<SampleEvent>, String>) -> (State, String) {
