@@ -65,7 +65,8 @@ int sample(void *ctx)
 	key.tgid = task->tgid;
 	key.filters = filters_of(task, 0);
 	fresh.last_ns = began;
-	if (!has_copy(task) || !copy_sample(ctx, task, stack, &key, &fresh)) {
+	/* While user frames are shed, nothing is copied: the time to unwind copies may be the cost. */
+	if (user_frames_are_shed() || !has_copy(task) || !copy_sample(ctx, task, stack, &key, &fresh)) {
 		key.stack = walk_to(ctx, stack, false);
 		add_oncpu_sample(&key, &fresh, orders.epoch & 1);
 	}

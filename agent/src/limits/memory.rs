@@ -89,7 +89,7 @@ struct Shared {
     count: AtomicUsize,
     /// Bytes that the process may have resident before a feature is given up; `u64::MAX` without a budget.
     most_resident: AtomicU64,
-    /// `true` if the work on symbols is spread over windows, to save CPU time.
+    /// `true` if the work on symbols is spread over windows, and there is little time to unwind, to save CPU time.
     spreads_symbols: AtomicBool,
 }
 
@@ -147,7 +147,8 @@ impl GivenUp {
         self.0.most_resident.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns `true` if the work on symbols is spread over windows, to save CPU time.
+    /// Returns `true` if the work on symbols is spread over windows, and there is little time to unwind, to save CPU
+    /// time.
     #[must_use]
     pub fn spreads_symbols(&self) -> bool {
         self.0.spreads_symbols.load(Ordering::Relaxed)

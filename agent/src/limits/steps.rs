@@ -51,8 +51,8 @@ pub const STEPS: [Row; 7] = [
     Row {
         feature: Feature::Symbols,
         times: 1,
-        lowers: |_| "files of symbols are read slowly".into(),
-        price: "new programs get their names some windows later",
+        lowers: |_| "files of symbols and unwind tables are read slowly".into(),
+        price: "new programs get their names some windows later, and more of their stacks are cut",
     },
     // A sensor answers one question, and a storm of its events may be the whole cost. All later steps take something from
     // each pod. The steps before it leave all sums as they are.
@@ -65,7 +65,7 @@ pub const STEPS: [Row; 7] = [
     Row {
         feature: Feature::UserFrames,
         times: 1,
-        lowers: |_| "new stacks of waits are taken without user frames".into(),
+        lowers: |_| "new stacks of waits are taken without user frames, and samples by frame pointers".into(),
         price: "these waits have reasons, and no functions of the program",
     },
     Row {

@@ -5,8 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time of one owner in each second.
+/// The time of one owner in each second, and while the agent saves CPU time.
 const TIME: Duration = Duration::from_millis(200);
+const LITTLE_TIME: Duration = Duration::from_millis(25);
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The time that each owner has used.
@@ -14,17 +15,27 @@ const PERIOD: Duration = Duration::from_secs(1);
 pub(super) struct Allowances {
     since: Option<Instant>,
     used: HashMap<String, Duration>,
+    saves: bool,
 }
 
 impl Allowances {
+    /// Gives owners little time from now on, or as much as before.
+    pub(super) fn save(&mut self, saves: bool) {
+        self.saves = saves;
+    }
+
+    const fn time(&self) -> Duration {
+        if self.saves { LITTLE_TIME } else { TIME }
+    }
+
     /// Returns the time that an owner has left in this second; `None` if there is none.
     pub(super) fn left(&mut self, owner: &str) -> Option<Duration> {
-        self.left_at(owner, TIME, Instant::now())
+        self.left_at(owner, self.time(), Instant::now())
     }
 
     /// Returns the time that an owner has left if it borrows that of the next second; `None` if there is none.
     pub(super) fn with_loan(&mut self, owner: &str) -> Option<Duration> {
-        self.left_at(owner, 2 * TIME, Instant::now())
+        self.left_at(owner, 2 * self.time(), Instant::now())
     }
 
     /// Returns the part of `most` that an owner has left.
@@ -33,7 +44,7 @@ impl Allowances {
         let periods = u32::try_from(passed.as_millis() / PERIOD.as_millis()).unwrap_or(u32::MAX);
         if periods > 0 {
             // A turn may end late: its excess is subtracted from the next seconds.
-            let free = TIME.saturating_mul(periods);
+            let free = self.time().saturating_mul(periods);
             self.used.retain(|_, used| {
                 *used = used.saturating_sub(free);
                 !used.is_zero()
@@ -69,5 +80,19 @@ mod tests {
         assert_eq!(allowances.left_at("a", TIME, start + PERIOD), None, "it owes two periods and a quarter");
         assert_eq!(allowances.left_at("a", TIME, start + 4 * PERIOD), Some(TIME));
         assert!(allowances.used.is_empty());
+    }
+
+    #[test]
+    fn an_owner_has_little_time_while_the_agent_saves() {
+        let mut allowances = Allowances::default();
+        let start = Instant::now();
+        assert!(allowances.left_at("a", TIME, start).is_some());
+        allowances.save(true);
+        assert_eq!(allowances.time(), LITTLE_TIME);
+        allowances.used("a".into(), 3 * LITTLE_TIME);
+        assert_eq!(allowances.left_at("a", LITTLE_TIME, start + PERIOD), None, "it owes two periods");
+        assert_eq!(allowances.left_at("a", LITTLE_TIME, start + 3 * PERIOD), Some(LITTLE_TIME));
+        allowances.save(false);
+        assert_eq!(allowances.time(), TIME);
     }
 }

@@ -47,6 +47,11 @@ impl Turns {
         Self { reader, code, allowances: Allowances::default(), kept: Kept::default() }
     }
 
+    /// Gives owners little time from now on, or as much as before.
+    pub(super) fn save(&mut self, saves: bool) {
+        self.allowances.save(saves);
+    }
+
     /// Starts the next window of the tables.
     pub(super) fn next_window(&self) {
         // A thread that hangs holds this lock: `walk` then replaces the code.
