@@ -118,10 +118,11 @@ pub fn functions(config: &Config) -> Vec<Function> {
     super::functions::wanted(config)
 }
 
-/// Returns whether some of these functions are of programs, and not of the kernel.
+/// Returns whether some of these functions are of programs, and not of the kernel, or readers may name such functions.
 #[must_use]
 pub fn probes_programs(config: &Config) -> bool {
-    functions(config).iter().any(|function| matches!(function.code, Code::Program { .. }))
+    let names_some = functions(config).iter().any(|function| matches!(function.code, Code::Program { .. }));
+    names_some || config.server.any_function && mode(config) == Mode::Profiles
 }
 
 /// Returns the reason why functions of programs cannot be probed on this machine, with the way out; `None` if they can
@@ -282,6 +283,15 @@ mod tests {
     /// Returns the size of maps with 1 KiB per stack and 4 MiB of fixed size.
     fn map_bytes(config: &Config) -> u64 {
         (4 << 20) + (u64::from(config.max_stacks()) << 10)
+    }
+
+    #[test]
+    fn programs_are_probed_where_readers_may_name_their_functions() {
+        let probes = |yaml: &str| probes_programs(&Config::parse(yaml).unwrap());
+        let any = "sensors: {functions: {enabled: true}}\nserver: {anyFunction: true}";
+        assert!(probes(any));
+        assert!(!probes(&format!("{any}\nstacks: {{unwind: none}}")), "files of programs are not read");
+        assert!(!probes("sensors: {functions: {enabled: true}}\nfunctions: [{name: a, kernel: vfs_read}]"));
     }
 
     #[test]
