@@ -1,6 +1,6 @@
 //! Recordings of system calls.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::Agent;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 
 impl Agent {
     /// Records the system calls of a subject for a while. The places, the ids and the readers of such recordings are
-    /// those of all recordings.
+    /// those of all recordings, but there is one at a time: it slows all system calls of the node, and loads programs.
     ///
     /// # Errors
     ///
@@ -29,6 +29,7 @@ impl Agent {
             let way = self.runner.take_stacks();
             return Err(RecordError::NotTaken(format!("the agent makes no recordings in its mode ({way})")));
         }
+        let Ok(turn) = Arc::clone(&self.calls_turn).try_acquire_owned() else { return Err(RecordError::Busy) };
         self.drawer.has_bytes(LOADING_BYTES)?;
         let selector = self.find(selector).await?;
         if self.reader.read(Purpose::Look).await?.overhead.shed.contains(&Feature::Sensors) {
@@ -38,7 +39,7 @@ impl Agent {
         let percent = self.lock_config().overhead.max_percent;
         let most = (percent > 0.0).then_some(percent / 100.0);
         let wanted = CallsWanted { selector, duration, most, cpus: self.cpus };
-        let report = recording::record_calls(&self.reader, registration, &wanted).await?;
+        let report = recording::record_calls(&self.reader, registration, turn, &wanted).await?;
         if report.calls.is_empty() {
             let seconds = report.duration.as_secs_f64();
             let why = format!("`{}` made no system call in {seconds:.1} s (record for longer)", report.title);

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tracing::{info, warn};
 
 use history::History;
@@ -81,6 +81,8 @@ pub struct Agent {
     lines: LineFinder,
     /// The places for functions of recordings; `None` if the sensor `functions` does not run.
     spare: Option<Spare>,
+    /// The turn of a recording of system calls.
+    calls_turn: Arc<Semaphore>,
     logs: &'static LogCounts,
     server: Arc<ServerCounts>,
     answering: AnsweringTime,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::{Agent, Threads, history::History};
 use crate::{
@@ -192,6 +192,7 @@ pub fn start(
         debug_files,
         lines,
         spare,
+        calls_turn: Arc::new(Semaphore::new(1)),
         logs,
         server: Arc::default(),
         answering,

@@ -2,7 +2,10 @@
 
 use std::{collections::HashSet, io, time::Duration};
 
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until},
+};
 
 use super::{RecordError, Registration, Selector};
 use crate::{
@@ -85,7 +88,8 @@ impl Cgroups {
     }
 }
 
-/// Records system calls from now on, until the time is over, a request ends the recording, or the agent ends.
+/// Records system calls from now on, until the time is over, a request ends the recording, or the agent ends. `turn` is
+/// held until the programs are unloaded, also if the request is given up while they are loaded.
 ///
 /// # Errors
 ///
@@ -93,6 +97,7 @@ impl Cgroups {
 pub async fn record_calls(
     reader: &Reader,
     mut registration: Registration,
+    turn: OwnedSemaphorePermit,
     wanted: &CallsWanted,
 ) -> Result<CallReport, RecordError> {
     let all = wanted.selector == Selector::All;
@@ -102,9 +107,9 @@ pub async fn record_calls(
     let recorder = blocking(move || {
         let recorder = CallRecorder::load(all)?;
         recorder.add(&new).and_then(|()| recorder.begin()).map_err(|error| error.to_string())?;
-        Ok::<_, String>(recorder)
+        Ok::<_, String>((turn, recorder))
     });
-    let recorder = recorder.await.map_err(|why| RecordError::NotTaken(cannot(&why)))?;
+    let (turn, recorder) = recorder.await.map_err(|why| RecordError::NotTaken(cannot(&why)))?;
     registration.control.begin();
     let start = Instant::now();
     let end = start + wanted.duration;
@@ -132,7 +137,13 @@ pub async fn record_calls(
     let duration = start.elapsed();
     sleep(QUIET).await;
     // With many CPUs these are some megabytes, and to unload programs takes milliseconds.
-    let calls = blocking(move || recorder.read()).await.map_err(unreadable)?;
+    let calls = blocking(move || {
+        let calls = recorder.read();
+        drop(recorder);
+        drop(turn);
+        calls
+    });
+    let calls = calls.await.map_err(unreadable)?;
     Ok(CallReport {
         title: wanted.selector.to_string(),
         duration,

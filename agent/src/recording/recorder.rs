@@ -83,8 +83,8 @@ pub enum RecordError {
     /// The drawing started, and failed.
     #[error("failed to draw (see the log)")]
     Broken,
-    /// Too many recordings are in progress, or one has this id.
-    #[error("too many recordings are in progress, or one of this id (try again when one has ended)")]
+    /// Too many recordings are in progress, or one has this id, or the one of system calls that there may be.
+    #[error("too many recordings are in progress, or one of this id or of system calls (try again when one has ended)")]
     Busy,
     /// Other recordings have all places for functions that the configuration leaves free.
     #[error(
