@@ -18,6 +18,7 @@ use crate::{
         functions::{Code, MOST, SENSOR},
         ids::PodRef,
         mode::Mode,
+        sensors::{self, Hook, Program},
     },
     pods::Pod,
     recording::{
@@ -26,8 +27,8 @@ use crate::{
     stacks::{Whom, lending::Lent},
 };
 
-/// The most calls of a borrowed function in a second, on all of the node: they cost up to a quarter of a CPU. Each call
-/// of a function of a program takes two traps, up to 25 us together.
+/// The most calls of a borrowed function in a second, on all of the node, also such as are not counted: they cost up to
+/// a quarter of a CPU. Each call of a function of a program takes two traps, up to 25 us together.
 const MOST_OF_PROGRAM: u128 = 10_000;
 /// The same for a function of the kernel, at up to 1 us each.
 const MOST_OF_KERNEL: u128 = 250_000;
@@ -80,8 +81,13 @@ impl Agent {
         };
         registration.began();
         let began = Instant::now();
-        let mut watch =
-            Watch { function, most, first: calls_of_node(&before.snapshot, function), last: before.clone() };
+        let mut watch = Watch {
+            function,
+            most,
+            first: calls_of_node(&before.snapshot, function),
+            last: before.clone(),
+            called: Called::of(&before, function),
+        };
         let ended = self.watch(&mut registration, began + wanted.duration, &mut watch).await?;
         let lasted = began.elapsed();
         let lent = match measured {
@@ -119,6 +125,10 @@ impl Agent {
         let spare = self.spare.as_ref().ok_or_else(|| {
             RecordError::NotTaken(format!("the programs of the sensor `{SENSOR}` do not run (see its part at /status)"))
         })?;
+        if functions.len() == MOST {
+            let why = format!("all {MOST} places have functions of the configuration (take one out of `functions`)");
+            return Err(RecordError::NotTaken(why));
+        }
         let lent = spare.lend().ok_or(RecordError::Places { most: MOST, configured: functions.len() })?;
         let function = usize::try_from(lent.function()).unwrap_or(usize::MAX);
         Ok(Measure { function, borrowed: Some((lent, code)) })
@@ -171,6 +181,37 @@ struct Watch {
     /// The number of calls of the node before the recording.
     first: u128,
     last: Arc<Observation>,
+    /// The numbers of the last reading.
+    called: Called,
+}
+
+/// The numbers of a reading that tell how often a function is called.
+#[derive(Clone, Copy, Debug)]
+struct Called {
+    /// Begins that the probes of all functions saw.
+    begun: u128,
+    /// Calls of all other functions.
+    others: u128,
+}
+
+impl Called {
+    fn of(observation: &Observation, function: usize) -> Self {
+        let begins = |program: &&Program| program.hook == Hook::FunctionBegin;
+        let name = sensors::named(SENSOR).and_then(|sensor| sensor.programs.iter().find(begins));
+        let runs = observation.programs.iter().filter(|program| name.is_some_and(|it| it.name == program.program));
+        let others = (0..MOST).filter(|other| *other != function);
+        Self {
+            begun: runs.map(|program| u128::from(program.runs)).sum(),
+            others: others.map(|other| calls_of_node(&observation.snapshot, other)).sum(),
+        }
+    }
+
+    /// Returns the number of calls since an earlier reading. It has those that are in no histogram: calls within calls,
+    /// calls in interrupts, and calls that never return.
+    const fn since(self, earlier: Self) -> u128 {
+        let others = self.others.saturating_sub(earlier.others);
+        self.begun.saturating_sub(earlier.begun).saturating_sub(others)
+    }
 }
 
 impl Watch {
@@ -181,11 +222,17 @@ impl Watch {
         if is_shed(now) {
             return Some(SHED.into());
         }
-        let calls = calls_of_node(&now.snapshot, self.function);
-        let calls = calls.saturating_sub(calls_of_node(&last.snapshot, self.function));
+        let most = self.most?;
         let over = now.snapshot.taken.duration_since(last.snapshot.taken).unwrap_or_default();
-        let rate = calls.saturating_mul(1_000_000_000) / over.as_nanos().max(1);
-        let most = self.most.filter(|most| !over.is_zero() && rate > *most)?;
+        if over.is_zero() {
+            return None;
+        }
+        let called = Called::of(now, self.function);
+        let calls = called.since(std::mem::replace(&mut self.called, called));
+        let rate = calls.saturating_mul(1_000_000_000) / over.as_nanos();
+        if rate <= most {
+            return None;
+        }
         Some(format!("the node calls it {rate} times a second, and at most {most} are measured"))
     }
 
@@ -272,6 +319,14 @@ mod tests {
         assert!(matches!(may(any, "/bin/a:main"), Ok(Code::Program { .. })));
         let reasons = format!("{any}\nstacks: {{unwind: none}}");
         assert!(may(&reasons, "/bin/a:main").unwrap_err().contains("stacks with user frames"));
+    }
+
+    #[test]
+    fn begins_that_no_call_accounts_for_are_those_of_the_borrowed_function() {
+        let (before, after) = (Called { begun: 100, others: 70 }, Called { begun: 1100, others: 90 });
+        assert_eq!(after.since(before), 980);
+        // Calls of others that began before the first reading ended.
+        assert_eq!(Called { begun: 110, others: 99 }.since(before), 0);
     }
 
     #[test]

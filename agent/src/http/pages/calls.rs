@@ -25,7 +25,10 @@ pub(in crate::http) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri)
         Err(error) => return failed(&error),
     };
     match agent.record_calls(registration, &selector, duration).await {
-        Ok(report) => ([(header::CONTENT_TYPE, format.content_type())], format.render(&report)).into_response(),
+        Ok(report) => {
+            let headers = [(header::CONTENT_TYPE, format.content_type()), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+            (headers, format.render(&report)).into_response()
+        }
         Err(error) => failed(&error),
     }
 }
