@@ -65,6 +65,10 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
         ("http: {authorization: {enabled: true}}", "http.authorization.enabled: tokens would be sent in clear text"),
         ("http: {authorization: {readers: [{kind: User, name: a}]}}", "http.authorization.readers: everybody may read"),
         (
+            "config: {sensors: {functions: {enabled: true}}, server: {anyFunction: true}}",
+            "config.server.anyFunction: every pod of the cluster",
+        ),
+        (
             "config: {server: {authorization: {audiences: [a]}}}",
             "config.server.authorization.audiences: no tokens are asked for",
         ),
@@ -193,6 +197,7 @@ fn what_is_close_to_a_refusal_is_rendered() -> Result<()> {
         "{serviceAccount: {create: false}, config: {identity: none}}",
         "{serviceAccount: {create: false, name: other}}",
         "{hostNetwork: true}",
+        "{http: {readers: [a]}, config: {sensors: {functions: {enabled: true}}, server: {anyFunction: true}}}",
         "securityContext: {appArmor: {type: Localhost, localhostProfile: podperf}}",
         "{enabled: true, global: {storageClass: fast, imagePullSecrets: [a, {name: b}], imageRegistry: x.test}}",
         "enabled: null",

@@ -168,6 +168,10 @@
 {{- if and $authorization.readers (not $authorization.enabled) -}}
 {{- fail "http.authorization.readers: everybody may read (set http.authorization.enabled: true)" -}}
 {{- end -}}
+{{- $chosen := and (include "podperf.hasPolicy" .) (include "podperf.readers" .) -}}
+{{- if and (dig "server" "anyFunction" false .Values.config) (not $authorization.enabled) (not $chosen) -}}
+{{- fail "config.server.anyFunction: every pod of the cluster could slow programs of the node, or end them (set http.readers to the namespaces that may read, or http.authorization.enabled: true)" -}}
+{{- end -}}
 {{- if and (dig "server" "authorization" "audiences" list .Values.config) (not $authorization.enabled) -}}
 {{- fail "config.server.authorization.audiences: no tokens are asked for (set http.authorization.enabled: true)" -}}
 {{- end -}}
