@@ -1,6 +1,6 @@
 //! Recordings of system calls.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use super::Agent;
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
 impl Agent {
     /// Records the system calls of a subject for a while. The places, the ids and the readers of such recordings are
     /// those of all recordings, but there is one at a time: it slows all system calls of the node, and loads programs.
+    /// `from` is the address of the reader, if it asks through the server.
     ///
     /// # Errors
     ///
@@ -21,13 +22,24 @@ impl Agent {
     pub async fn record_calls(
         &self,
         registration: Registration,
+        from: Option<IpAddr>,
         selector: &Selector,
         duration: Duration,
     ) -> Result<CallReport, RecordError> {
-        // In this mode the server may be open to everybody, and a recording slows all system calls of the node.
-        if self.mode() == Mode::Metrics {
-            let way = self.runner.take_stacks();
-            return Err(RecordError::NotTaken(format!("the agent makes no recordings in its mode ({way})")));
+        // In these modes the server may be open to everybody, and a recording slows all system calls of the node.
+        match self.mode() {
+            Mode::Metrics => {
+                let way = self.runner.take_stacks();
+                return Err(RecordError::NotTaken(format!("the agent makes no recordings in its mode ({way})")));
+            }
+            Mode::Reasons if self.access.is_none() && from.is_some_and(|from| !from.to_canonical().is_loopback()) => {
+                let way = self.runner.take_user_frames();
+                return Err(RecordError::NotTaken(format!(
+                    "everybody may ask this agent, and a recording of system calls slows those of the whole node (ask \
+                     from the agent's own pod or machine, turn authorization on, or {way})"
+                )));
+            }
+            Mode::Reasons | Mode::Profiles => {}
         }
         let Ok(turn) = Arc::clone(&self.calls_turn).try_acquire_owned() else { return Err(RecordError::Busy) };
         self.drawer.has_bytes(LOADING_BYTES)?;

@@ -3,17 +3,22 @@
 use std::sync::Arc;
 
 use axum::{
+    Extension,
     extract::State as Shared,
     http::{Uri, header},
     response::{IntoResponse, Response},
 };
 
 use super::profile::{Query, bad, failed};
-use crate::{agent::Agent, export::calls::CallsFormat};
+use crate::{agent::Agent, export::calls::CallsFormat, http::Source};
 
 /// `GET /debug/syscalls?subject=...&seconds=10&format=table`: answers when the recording has ended. `/debug/recordings`
 /// shows its progress and ends it.
-pub(in crate::http) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Response {
+pub(in crate::http) async fn record(
+    Shared(agent): Shared<Arc<Agent>>,
+    Extension(Source(from)): Extension<Source>,
+    uri: Uri,
+) -> Response {
     let query = Query::of(&uri);
     let wanted = || Ok::<_, String>((query.selector()?, query.duration()?, format(&query)?, query.id()?));
     let (selector, duration, format, id) = match wanted() {
@@ -24,7 +29,7 @@ pub(in crate::http) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri)
         Ok(registration) => registration,
         Err(error) => return failed(&error),
     };
-    match agent.record_calls(registration, &selector, duration).await {
+    match agent.record_calls(registration, Some(from), &selector, duration).await {
         Ok(report) => {
             let headers = [(header::CONTENT_TYPE, format.content_type()), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
             (headers, format.render(&report)).into_response()
