@@ -130,7 +130,11 @@ impl Lent {
             finder.search(HashSet::new())
         };
         let (mut probes, mut errors) = (Vec::new(), BTreeSet::new());
-        for found in search.new.into_iter().take(MOST_FILES) {
+        // Files without the function take no room from those that have it.
+        for found in search.new {
+            if probes.len() == MOST_FILES {
+                break;
+            }
             match self.in_file(binary, &found) {
                 Some(Ok(probe)) => probes.push(probe),
                 Some(Err(why)) => _ = errors.insert(why),
