@@ -115,16 +115,23 @@ pub struct Map {
 pub enum Entries {
     /// So many for each slot of the sensor. There are as many slots as a quarter of `cgroups.max`.
     PerSlot(u32),
+    /// So many for each slot of an LRU table, and what each CPU keeps for itself. A CPU takes up to 128 places at once.
+    /// Kernels before 6.16 let a CPU that finds none replace its own newest entry, while others have free places.
+    Lru(u32),
     /// So many, whatever the configuration says.
     Fixed(u32),
 }
 
+/// The free places of an LRU table that a CPU takes at once: the kernel's `LOCAL_FREE_TARGET`.
+const TAKEN_AT_ONCE: u32 = 128;
+
 impl Entries {
-    /// Returns the number for a sensor with so many slots.
+    /// Returns the number for a sensor with so many slots, on a machine with so many possible CPUs.
     #[must_use]
-    pub const fn with(self, slots: u32) -> u32 {
+    pub const fn with(self, slots: u32, cpus: u32) -> u32 {
         match self {
             Self::PerSlot(entries) => slots.saturating_mul(entries),
+            Self::Lru(entries) => slots.saturating_mul(entries).saturating_add(cpus.saturating_mul(TAKEN_AT_ONCE)),
             Self::Fixed(entries) => entries,
         }
     }

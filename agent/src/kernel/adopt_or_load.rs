@@ -105,7 +105,7 @@ pub(super) fn layout(
         let series = sensor.families.iter().flat_map(|family| family.series);
         layout = layout.besides(format!("{:?}", series.map(|series| series.labels[0]).collect::<Vec<_>>()));
         for map in sensor.maps {
-            layout = layout.size(map.name, map.entries.with(rows.sensor_slots()));
+            layout = layout.size(map.name, map.entries.with(rows.sensor_slots(), copies));
         }
     }
     for name in copies::BUFFERS {

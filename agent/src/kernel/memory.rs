@@ -141,7 +141,7 @@ pub(crate) fn map_bytes_with(settings: &SensorSettings, copies: usize) -> u64 {
         let row = (sensor.words * size_of::<u64>() * copies) as u64;
         let of_map = |map: &Map| {
             let value = map.value_bytes * if map.is_per_cpu { copies } else { 1 };
-            u64::from(map.entries.with(rows.sensor_slots())) * (HASH_ENTRY + 8 + value as u64)
+            u64::from(map.entries.with(rows.sensor_slots(), cpus)) * (HASH_ENTRY + 8 + value as u64)
         };
         let of_maps: u64 = sensor.maps.iter().map(of_map).sum();
         u64::from(rows.slots_of(sensor)) * (row + COPIES_ENTRY + row + HASH_ENTRY + 16) + of_maps

@@ -55,15 +55,27 @@ pub(super) static SENSOR: Sensor = Sensor {
         },
     ],
     maps: &[
-        Map { name: "workqueues_waiting", entries: Entries::PerSlot(4), value_bytes: size_of::<u64>(), is_per_cpu: false, is_inherited: true },
         Map {
-            name: "workqueues_running",
-            entries: Entries::PerSlot(1),
+            name: "workqueues_waiting",
+            entries: Entries::Lru(4),
+            value_bytes: size_of::<u64>(),
             is_per_cpu: false,
-            value_bytes: size_of::<podperf_work_run>(),
             is_inherited: true,
         },
-        Map { name: "workqueues_functions", entries: Entries::PerSlot(1), value_bytes: size_of::<podperf_work>(), is_per_cpu: false, is_inherited: true },
+        Map {
+            name: "workqueues_running",
+            entries: Entries::Lru(1),
+            value_bytes: size_of::<podperf_work_run>(),
+            is_per_cpu: false,
+            is_inherited: true,
+        },
+        Map {
+            name: "workqueues_functions",
+            entries: Entries::PerSlot(1),
+            value_bytes: size_of::<podperf_work>(),
+            is_per_cpu: false,
+            is_inherited: true,
+        },
     ],
     drops: &[],
 };
