@@ -32,7 +32,8 @@ impl<L: Labels> Labelled<L> {
             return;
         }
         let mut sums = Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner);
-        let has_room = sums.contains_key(labels) || sums.len() < L::MOST;
+        // The series of the rest takes no place, so it does not matter when it begins.
+        let has_room = sums.contains_key(labels) || sums.len() - usize::from(sums.contains_key(&L::rest())) < L::MOST;
         let labels = if has_room { labels.clone() } else { L::rest() };
         *sums.entry(labels).or_default() += more;
     }
@@ -74,6 +75,15 @@ mod tests {
         sums.add(&1, 1);
         sums.add(&4, 1);
         assert_eq!(sums.sums(), BTreeMap::from([(0, 10), (1, 11), (2, 10), (u64::MAX, 21)]));
+    }
+
+    #[test]
+    fn the_rest_takes_no_place_of_others() {
+        let sums = Labelled::default();
+        for label in [u64::MAX, 0, 1, 2, 3] {
+            sums.add(&label, 10);
+        }
+        assert_eq!(sums.sums(), BTreeMap::from([(0, 10), (1, 10), (2, 10), (u64::MAX, 20)]));
     }
 
     #[test]

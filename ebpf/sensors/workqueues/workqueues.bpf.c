@@ -114,7 +114,7 @@ static __always_inline void end_wait(__u64 work)
 static __noinline struct podperf_work *new_function(__u64 function)
 {
 	__u64 others = PODPERF_OTHER_FUNCTIONS;
-	struct podperf_work *sum, none = {};
+	struct podperf_work *sum, none = {.since_ns = bpf_ktime_get_ns()};
 
 	bpf_map_update_elem(&workqueues_functions, &others, &none, BPF_NOEXIST);
 	bpf_map_update_elem(&workqueues_functions, &function, &none, BPF_NOEXIST);

@@ -17,7 +17,8 @@ struct podperf_workqueues {
 /* Value of `workqueues_functions`: the items of a function that ended. `workqueues_end` adds to it atomically. */
 struct podperf_work {
 	__u64 runs;
-	__u64 ns; /* from the starts to the ends */
+	__u64 ns;       /* from the starts to the ends */
+	__u64 since_ns; /* the end of the first one */
 };
 
 /* Value of `workqueues_running`: an item that runs. */
@@ -26,7 +27,7 @@ struct podperf_work_run {
 	__u64 function; /* the address of its function */
 };
 
-_Static_assert(sizeof(struct podperf_work) == 16, "ABI");
+_Static_assert(sizeof(struct podperf_work) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_work_run) == 16, "ABI");
 
 #endif
