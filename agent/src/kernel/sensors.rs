@@ -346,7 +346,6 @@ impl Sensors {
         let online = aya::util::online_cpus().unwrap_or_default();
         let at_ns = self.flush();
         let rows = self.rows.read(&self.object)?;
-        self.works.read(&self.object)?;
         let charged = listed::charged(&self.object)?;
         let mut cpus = Vec::new();
         self.read_map("cpus", 1, |_: u32, cpu: &[abi::podperf_cpu]| cpus.extend_from_slice(cpu))?;
@@ -362,6 +361,8 @@ impl Sensors {
         cpu.add(&self.base.0);
         let hard_interrupts = self.hard_interrupts.read(&self.object, self.copies)?;
         let (online_ns, stolen_ns) = (passed.online_ns, stolen_ns());
+        // This may read the kernel's symbols, so it comes after all that belongs to one instant.
+        self.works.read(&self.object)?;
         Ok(RawReading { at_ns, rows, charged, cpu, drops, online_ns, hard_interrupts, stolen_ns, cpus })
     }
 
