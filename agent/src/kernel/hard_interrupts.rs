@@ -13,6 +13,8 @@ use super::{
 };
 use crate::model::hard_interrupts::{Handled, HardInterrupts};
 
+/// The sensor that counts them.
+pub(super) const SENSOR: &str = "interrupts";
 /// The table of the handlers, which have names, and the sums of those without room in it.
 const NAMED: &str = "interrupts_named";
 const UNNAMED: &str = "interrupts_unnamed";

@@ -23,7 +23,7 @@ use super::{
     counters::{Counters, OpenCounter, fastest_ghz},
     error::LoadError,
     flush::{flush, flush_without},
-    hard_interrupts::ByName,
+    hard_interrupts::{self, ByName},
     hotplug::Hotplug,
     listed,
     load::{SensorSettings, Tracepoint},
@@ -237,7 +237,10 @@ impl Sensors {
         }
         let lost = |reason: &&'static str| Some((*reason, *numbers.get(&format!("drop {reason}"))?));
         self.base = (*totals, DROPS.iter().filter_map(lost).collect());
-        self.hard_interrupts.restore(numbers, names);
+        // A sensor that is off has no series, and one that comes back begins anew, as with its other words.
+        if self.sensor_states.iter().any(|of| of.sensor.names.sensor == hard_interrupts::SENSOR) {
+            self.hard_interrupts.restore(numbers, names);
+        }
     }
 
     /// Returns the totals, the losses by reason and the hard interrupts that are no longer in any map.
