@@ -65,7 +65,8 @@ struct Program {
     runs: Option<Runs>,
     /// The part of `runs` that [`Table::growth`] has returned.
     returned: Runs,
-    /// The program is older than the first pass, so its runs up to then are none of the agent's time.
+    /// The program is older than the first pass, or one that was forgotten may be it. Its runs up to now do not count:
+    /// they are none of the agent's time, or have counted.
     is_old: bool,
 }
 
@@ -75,7 +76,7 @@ pub(super) struct Table {
     programs: BTreeMap<u32, Program>,
     processes: BTreeMap<Pid, (Arc<Process>, BTreeSet<u32>)>,
     pinned: BTreeSet<u32>,
-    /// The newest program at the end of the first pass; `None` before.
+    /// The newest program of the first pass, or of those that were forgotten; `None` before the end of the first pass.
     newest: Option<u32>,
     /// The names by tag; empty for a program without a name.
     names: HashMap<String, String>,
@@ -149,12 +150,17 @@ impl Table {
         ids
     }
 
-    /// Ends a pass: forgets the programs that nobody holds.
+    /// Ends a pass: forgets the programs that nobody holds. Such a program may come back, with its runs: a tool opens all
+    /// programs of the node for a moment, also those that only an attachment holds.
     pub(super) fn end_pass(&mut self) {
-        let newest = self.programs.keys().next_back().copied().unwrap_or(0);
-        self.newest.get_or_insert(newest);
         let held: BTreeSet<u32> =
             self.processes.values().flat_map(|(_, ids)| ids).chain(&self.pinned).copied().collect();
+        let mut seen = self.programs.keys().rev();
+        let newest = match self.newest {
+            None => seen.next(),
+            Some(_) => seen.find(|id| !held.contains(*id)),
+        };
+        self.newest = Some(self.newest.unwrap_or(0).max(newest.copied().unwrap_or(0)));
         self.programs.retain(|id, _| held.contains(id));
         let tags: BTreeSet<&str> = self.programs.values().map(|program| program.tag.as_str()).collect();
         self.names.retain(|tag, _| tags.contains(tag.as_str()));
@@ -200,26 +206,26 @@ impl Table {
         grown
     }
 
-    /// Returns the programs with their holders, sorted. A program counts as pinned only after the first pass, since the
-    /// process that holds it may come late in the pass.
+    /// Returns the programs with their holders, sorted: at most [`MOST_HELD`], since many processes may hold the same
+    /// many programs. A program counts as pinned only after the first pass, since the process that holds it may come
+    /// late in the pass.
     pub(super) fn held(&self) -> Vec<Held> {
+        let of_processes: BTreeSet<u32> = self.processes.values().flat_map(|(_, ids)| ids).copied().collect();
+        let pinned = self.pinned.difference(&of_processes).filter(|_| self.is_complete()).map(|id| (id, None));
+        let by_process =
+            self.processes.values().flat_map(|(process, ids)| ids.iter().map(move |id| (id, Some(process))));
         let mut held = BTreeSet::new();
-        let mut insert = |id: &u32, process: Option<&Arc<Process>>| {
+        for (id, process) in pinned.chain(by_process) {
+            if held.len() == MOST_HELD {
+                break;
+            }
             if let Some(program) = self.programs.get(id)
                 && let Some(name) = Self::name_of(&self.names, &program.tag)
             {
                 held.insert(Held { program: name, kind: program.kind, process: process.cloned() });
             }
-        };
-        let mut of_processes = BTreeSet::<u32>::new();
-        for (process, ids) in self.processes.values() {
-            of_processes.extend(ids);
-            ids.iter().for_each(|id| insert(id, Some(process)));
         }
-        if self.is_complete() {
-            self.pinned.difference(&of_processes).for_each(|id| insert(id, None));
-        }
-        held.into_iter().take(MOST_HELD).collect()
+        held.into_iter().collect()
     }
 
     /// Returns the number of processes that hold programs.
@@ -273,6 +279,23 @@ mod tests {
         // The id is used again.
         table.note_process(process(1), &[program(5, TIMER, 3)]);
         assert_eq!(count(&table.growth()), [(TIMER, 3)]);
+    }
+
+    #[test]
+    fn the_runs_of_a_program_that_comes_back_count_once() {
+        let mut table = Table::default();
+        table.end_pass();
+        table.note_process(process(1), &[program(5, COUNT, 100), program(6, TIMER, 1)]);
+        name(&mut table);
+        assert_eq!(count(&table.growth()), [("count", 100), (TIMER, 1)]);
+        table.note_process(process(1), &[program(6, TIMER, 1)]);
+        table.end_pass();
+        assert!(!table.programs.contains_key(&5));
+        table.note_process(process(2), &[program(5, COUNT, 130), program(7, TIMER, 4)]);
+        name(&mut table);
+        assert_eq!(count(&table.growth()), [(TIMER, 4)]);
+        table.note_process(process(2), &[program(5, COUNT, 131)]);
+        assert_eq!(count(&table.growth()), [("count", 1)]);
     }
 
     #[test]
