@@ -40,7 +40,7 @@ pub struct Testing {
     pub holders_every: Duration,
 }
 
-/// The default of `holders_every`. A turn takes at most some 80 ms of CPU time.
+/// The default of `holders_every`. A full turn takes some 80 ms of CPU time.
 const HOLDERS_EVERY: Duration = Duration::from_secs(60);
 
 /// The default of `coalesce`, and its largest value: the server drops rendered answers after two seconds.

@@ -152,15 +152,16 @@ impl Search {
     }
 
     fn turn(&mut self) {
-        let mut budget = Budget::of_a_turn();
         let living = walk::processes();
         self.table.keep(&living);
+        let mut budget = Budget::of_a_turn();
         let pins = walk::pins(&self.settings.pins, &mut budget);
         self.table.note_pins(&pins.programs);
         self.unread.pins = pins.denied + u64::from(pins.is_cut);
         let first = self.next.take().unwrap_or(Pid(0));
-        for pid in living.range(first..) {
-            if !budget.has_room() {
+        for (number, pid) in living.range(first..).enumerate() {
+            // Each turn goes on by a process at least.
+            if number > 0 && !budget.has_room() {
                 self.next = Some(*pid);
                 break;
             }

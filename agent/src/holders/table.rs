@@ -150,8 +150,8 @@ impl Table {
         ids
     }
 
-    /// Ends a pass: forgets the programs that nobody holds. Such a program may come back, with its runs: a tool opens all
-    /// programs of the node for a moment, also those that only an attachment holds.
+    /// Ends a pass: forgets the programs that nobody holds. Such a program may come back, with its runs: a tool opens
+    /// all programs of the node for a moment, also those that only an attachment holds.
     pub(super) fn end_pass(&mut self) {
         let held: BTreeSet<u32> =
             self.processes.values().flat_map(|(_, ids)| ids).chain(&self.pinned).copied().collect();

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     kernel::{
+        clock::thread_cpu,
         pinned::{described_pin, is_bpffs},
         proc::read_text,
     },
@@ -24,7 +25,7 @@ use crate::{
 };
 
 /// The number of steps in a turn. A step is a look at one descriptor. It takes up to 10 us on a virtual machine, so a
-/// turn takes at most some 80 ms of CPU time.
+/// full turn takes some 80 ms of CPU time.
 const MOST_STEPS: usize = 8_192;
 /// The most descriptors of a process that are looked at: the first ones.
 const MOST_OF_PROCESS: usize = 1_024;
@@ -41,12 +42,17 @@ const MOST_PROCESSES: usize = 32_768;
 /// The number of steps before a rest, and its length. A full turn has 32 rests.
 const REST_AFTER: usize = 256;
 const REST: Duration = Duration::from_millis(1);
+/// The CPU time after which a turn looks at no further process. The kernel goes through the whole table of a process
+/// that has one descriptor with a very high number, and such a table may belong to many processes.
+const LONGEST: Duration = Duration::from_millis(200);
 
-/// The steps that a turn may still take.
+/// The steps and the CPU time that a turn may still take.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: usize,
     since_rest: usize,
+    /// The CPU time of this thread at which the turn ends.
+    until: Duration,
 }
 
 /// The programs and links among the descriptors of a process, or among the pins.
@@ -60,13 +66,13 @@ pub(super) struct Look {
 }
 
 impl Budget {
-    pub(super) const fn of_a_turn() -> Self {
-        Self { left: MOST_STEPS, since_rest: 0 }
+    pub(super) fn of_a_turn() -> Self {
+        Self { left: MOST_STEPS, since_rest: 0, until: thread_cpu() + LONGEST }
     }
 
     /// Returns whether a process of any size fits.
-    pub(super) const fn has_room(&self) -> bool {
-        self.left >= MOST_OF_PROCESS
+    pub(super) fn has_room(&self) -> bool {
+        self.left >= MOST_OF_PROCESS && thread_cpu() < self.until
     }
 
     fn spend(&mut self, steps: usize) {
@@ -122,10 +128,11 @@ pub(super) fn look(process: &Path, budget: &mut Budget) -> io::Result<Look> {
 pub(super) fn describe(pid: Pid) -> Process {
     let directory = directory_of(pid);
     let name = read_text(directory.join("comm")).unwrap_or_default();
-    // A process chooses its name, and a line break would look like another line of a text.
+    // A process chooses its name, and others that of its cgroup. A line break would look like another line of a text.
     let name = name.trim_end_matches('\n').replace(char::is_control, "?");
     let cgroups = read_text(directory.join("cgroup")).unwrap_or_default();
-    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned();
+    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+    let cgroup = cgroup.replace(char::is_control, "?");
     Process { pid, name, cgroup }
 }
 
@@ -197,6 +204,13 @@ mod tests {
         }
         budget.spend(MOST_STEPS);
         assert_eq!(budget.left, 0);
+    }
+
+    #[test]
+    fn a_turn_ends_after_its_time_whatever_a_step_takes() {
+        assert!(Budget::of_a_turn().has_room());
+        let late = Budget { until: thread_cpu(), ..Budget::of_a_turn() };
+        assert!(!late.has_room());
     }
 
     #[test]
