@@ -35,7 +35,7 @@ const OF_NODE: &str = "podperf_node_interrupted_seconds_total";
 const HARD: &str = "podperf_node_hard_interrupts_total";
 const HARD_TIME: &str = "podperf_node_hard_interrupts_seconds_total";
 /// The name of all hard interrupts without a series of their own.
-const OTHER: &str = "other";
+const OTHER: &str = "(other)";
 /// Divisions in a filter that take longer than to send a packet and to receive it.
 const STEPS: u16 = 4000;
 /// Packets of a flood.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The largest number of names with sums of their own.
 pub const MOST_NAMES: usize = 64;
 /// The name of all interrupts without sums of their own.
-pub const OTHER: &str = "other";
+pub const OTHER: &str = "(other)";
 /// The labels of a name's sums in the checkpoint, without the name.
 const COUNT: &str = "interrupt count ";
 const NS: &str = "interrupt ns ";
