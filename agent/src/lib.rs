@@ -5,10 +5,11 @@
 //! names from [`pods`]. [`export`] renders snapshots of the accounts, and [`http`] serves them. Stacks go from
 //! [`kernel`] through [`stacks`] and [`recording`] to [`export`]; [`filter`] chooses the samples. [`limits`] keeps
 //! the cost low after each reading, [`checkpoint`] saves the accounts for the next agent, and [`telemetry`] counts
-//! the agent's own work. [`holders`] finds who holds the node's BPF programs. [`access`] decides who may read, and [`sandbox`] restricts the agent itself. [`events`]
-//! plans the configured perf events, [`model`] has the plain types that modules share, and [`transport`]
-//! connects out of the agent. [`cli`] reads the command line, [`config`] reads the settings, [`agent`] starts and stops
-//! the parts, and [`check`] tries them once. `agent/layers.txt` has their order.
+//! the agent's own work. [`holders`] finds who holds the node's BPF programs. [`access`] decides who may read, and
+//! [`sandbox`] restricts the agent itself. [`events`] plans the configured perf events, [`model`] has the plain types
+//! that modules share, and [`transport`] connects out of the agent. [`cli`] reads the command line, [`config`] reads
+//! the settings, [`agent`] starts and stops the parts, and [`check`] tries them once. `agent/layers.txt` has their
+//! order.
 
 pub mod access;
 pub mod agent;
