@@ -192,7 +192,7 @@ lint: ## Check formatting, lints and documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check
 	$(CARGO) clippy --locked --workspace --lib --bins --tests --test node -- -D warnings
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked -p podperf -p podperf-ebpf --no-deps --document-private-items
 
 deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database is in reach, advisories (ADVISORIES=1 to fail where it is not)
 	$< check bans licenses sources

@@ -1,13 +1,13 @@
 //! The BPF programs and their maps: loads, attaches and adopts the programs, and reads their counts. [`samples`] takes
-//! their samples, and [`cgroups`] looks after the cgroups that they count.
+//! their samples, [`cgroups`] looks after the cgroups that they count, and [`accounts`] has their losses and costs.
 
+mod accounts;
 mod cgroups;
 mod samples;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    os::fd::AsFd,
 };
 
 use aya::maps::{MapData, RingBuf};
@@ -19,7 +19,6 @@ use super::{
     attach::{pass_counters, take_ring},
     clock::{monotonic, monotonic_ns},
     copies::Copies,
-    cost::{MapUse, ProgramUse},
     counters::{Counters, OpenCounter, fastest_ghz},
     error::LoadError,
     flush::{flush, flush_without},
@@ -367,45 +366,6 @@ impl Sensors {
         // This may read the kernel's symbols, so it comes after all that belongs to one instant.
         self.works.read(&self.object)?;
         Ok(RawReading { at_ns, rows, charged, cpu, drops, online_ns, hard_interrupts, stolen_ns, cpus })
-    }
-
-    /// Returns the number of losses so far, by `podperf_bpf_drops_total` label.
-    ///
-    /// # Errors
-    ///
-    /// When the map cannot be read.
-    pub fn drops(&self) -> io::Result<Vec<(&'static str, u64)>> {
-        let mut drops: Vec<_> = DROPS.iter().map(|reason| (*reason, 0)).collect();
-        self.read_map("drops", self.copies, |reason: u32, copies: &[u64]| {
-            if let Some((_, count)) = drops.get_mut(reason as usize) {
-                *count = copies.iter().sum();
-            }
-        })?;
-        for (reason, lost) in &self.base.1 {
-            drops.iter_mut().filter(|(of, _)| of == reason).for_each(|(_, count)| *count += lost);
-        }
-        Ok(drops)
-    }
-
-    /// Returns the use and the memory of the maps, by the kernel's own account (`/proc/self/fdinfo`).
-    #[must_use]
-    pub fn map_use(&self) -> Vec<MapUse> {
-        let mut maps: Vec<_> = self
-            .object
-            .maps()
-            .filter(|(name, _)| !name.starts_with("event") && !name.starts_with('.'))
-            .filter_map(|(name, map)| Some(MapUse::read(name, raw::data(map)?.fd().as_fd())))
-            .collect();
-        maps.sort_by(|a, b| a.map.cmp(&b.map));
-        maps
-    }
-
-    /// Returns the programs that run, with their runs and times by their own account in `totals`.
-    #[must_use]
-    pub fn program_use(&self, totals: &CpuTotals) -> Vec<ProgramUse> {
-        let read =
-            |name: &&'static str| Some(ProgramUse::read(name, self.object.descriptor(name)?, totals.account(name)?));
-        self.running.iter().filter_map(read).collect()
     }
 
     /// Notes the CPUs that came and went since the last call. Returns the CPUs that went, and some of them may be back;
