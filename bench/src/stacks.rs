@@ -102,13 +102,14 @@ fn least(load: &str) -> Option<f64> {
 
 /// Measures everything, and returns the text to print.
 pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
-    progress("stacks: the servers start");
-    let (mut loads, mut absent) = Load::start_all(&MORE_LOADS)?;
     let agents = WAYS.map(|way| {
         let yaml = format!("overhead: {{maxPercent: 0}}\nstacks: {{unwind: {way}}}\nmetrics: {{own: all}}\n");
         Agent::start_to_measure(program, &yaml)
     });
     let agents = agents.into_iter().collect::<Result<Vec<_>>>()?;
+    // After the agents, as on a node: nobody can tell the stack of a wait that began before.
+    progress("stacks: the servers start");
+    let (mut loads, mut absent) = Load::start_all(&MORE_LOADS)?;
     thread::sleep(WARM_UP);
     progress(&format!("stacks: two agents record {} s", args.stack_seconds));
     let accounts = || agents.iter().map(Account::of).collect::<Result<Vec<_>>>();
