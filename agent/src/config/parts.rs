@@ -141,8 +141,8 @@ pub const NO_ROOM_FOR_TABLES: &str = "user stacks are found by frame pointers";
 
 /// Compares the sizes of the maps with the budget. If they fit without those for unwind tables, which are a default,
 /// stacks are walked by frame pointers, and a message about that is returned. Else, if the budget is only a share of
-/// the container's memory limit, the tables of stacks are reduced, and a message about that is returned. The tables of
-/// counts keep their sizes, and the agent starts in any case.
+/// the container's memory limit, the tables of stacks are reduced, too, and a message about that is returned. The
+/// tables of counts keep their sizes, and the agent starts in any case.
 ///
 /// # Errors
 ///
@@ -158,16 +158,18 @@ pub fn fit_maps(
         return Ok(None);
     }
     let (maps, own) = (Mebi(map_bytes(config)), Mebi(OWN_BYTES));
-    if config.stacks.unwind == Unwinding::Tables {
-        let mut walked = config.clone();
+    let mut walked = config.clone();
+    if walked.stacks.unwind == Unwinding::Tables {
         walked.stacks.unwind = Unwinding::FramePointers;
-        if fits(&walked) {
-            *config = walked;
-            return Ok(Some(format!(
-                "{NO_ROOM_FOR_TABLES}: with unwind tables the maps would take {maps}, and the agent some {own} by \
-                 itself (raise `overhead.maxMemory` or the container's limit, or set `stacks.unwind: frame-pointers`)"
-            )));
-        }
+    }
+    // Without stacks, and where the agent cannot copy them, there are no such maps.
+    let needs_less = map_bytes(&walked) < map_bytes(config);
+    if needs_less && fits(&walked) {
+        *config = walked;
+        return Ok(Some(format!(
+            "{NO_ROOM_FOR_TABLES}: with unwind tables the maps would take {maps}, and the agent some {own} by itself \
+             (raise `overhead.maxMemory` or the container's limit, or set `stacks.unwind: frame-pointers`)"
+        )));
     }
     if budget.limit.is_none() {
         // A number without a unit is a number of bytes.
@@ -181,15 +183,20 @@ pub fn fit_maps(
         );
         return Err(ConfigError::Value { key: "overhead.maxMemory", message });
     }
+    let mut without_tables = String::new();
+    if needs_less {
+        *config = walked;
+        without_tables = format!("{NO_ROOM_FOR_TABLES}, and ");
+    }
     while !fits(config) && config.stacks.max_samples != LEAST_SAMPLES {
         config.stacks.max_samples = (config.stacks.max_samples / 2).max(LEAST_SAMPLES);
     }
     let (stacks, samples) = (config.max_stacks(), config.stacks.max_samples);
     let enough = if fits(config) { "" } else { ", which is still too much" };
     Ok(Some(format!(
-        "maps of the configured sizes would take {maps}, and the agent some {own} by itself: there is room for {stacks} \
-         stacks and {samples} samples{enough} (raise the container's limit, or lower `stacks.maxSamples` or \
-         `cgroups.max`)"
+        "{without_tables}maps of the configured sizes would take {maps}, and the agent some {own} by itself: there is \
+         room for {stacks} stacks and {samples} samples{enough} (raise the container's limit, or lower \
+         `stacks.maxSamples` or `cgroups.max`)"
     )))
 }
 
@@ -326,6 +333,11 @@ mod tests {
         assert_eq!(fit_maps(&mut config, Budget::of(MaxMemory::Bytes(63 << 20), None), map_bytes).unwrap(), None);
         assert!(fit_maps(&mut config, Budget::of(MaxMemory::Bytes(55 << 20), None), map_bytes).is_err());
         assert_eq!(config.stacks.unwind, Unwinding::Tables);
+        // Stacks are made smaller only without tables.
+        let says = fit_maps(&mut config, Some(Budget::share_of(41 << 20)), map_bytes).unwrap().unwrap();
+        assert!(says.starts_with(NO_ROOM_FOR_TABLES) && says.contains("43 MiB"), "{says}");
+        assert!(says.contains("8192 stacks and 4096 samples (raise"), "{says}");
+        assert_eq!((config.max_stacks(), config.stacks.unwind), (8192, Unwinding::FramePointers));
     }
 
     #[test]
