@@ -223,12 +223,13 @@ impl Watch {
             return Some(SHED.into());
         }
         let most = self.most?;
+        let called = Called::of(now, self.function);
+        let calls = called.since(std::mem::replace(&mut self.called, called));
+        // The reading may be the same one, or the clock was set back.
         let over = now.snapshot.taken.duration_since(last.snapshot.taken).unwrap_or_default();
         if over.is_zero() {
             return None;
         }
-        let called = Called::of(now, self.function);
-        let calls = called.since(std::mem::replace(&mut self.called, called));
         let rate = calls.saturating_mul(1_000_000_000) / over.as_nanos();
         if rate <= most {
             return None;
