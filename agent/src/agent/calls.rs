@@ -1,6 +1,6 @@
 //! Recordings of system calls.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::Agent;
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 impl Agent {
     /// Records the system calls of a subject for a while. The places, the ids and the readers of such recordings are
     /// those of all recordings, but there is one at a time: it slows all system calls of the node, and loads programs.
-    /// `from` is the address of the reader, if it asks through the server.
+    /// `is_stranger` is true for a reader outside of the agent's own pod and machine.
     ///
     /// # Errors
     ///
@@ -22,7 +22,7 @@ impl Agent {
     pub async fn record_calls(
         &self,
         registration: Registration,
-        from: Option<IpAddr>,
+        is_stranger: bool,
         selector: &Selector,
         duration: Duration,
     ) -> Result<CallReport, RecordError> {
@@ -32,7 +32,7 @@ impl Agent {
                 let way = self.runner.take_stacks();
                 return Err(RecordError::NotTaken(format!("the agent makes no recordings in its mode ({way})")));
             }
-            Mode::Reasons if self.access.is_none() && from.is_some_and(|from| !from.to_canonical().is_loopback()) => {
+            Mode::Reasons if is_stranger && self.access.is_none() => {
                 let way = self.runner.take_user_frames();
                 return Err(RecordError::NotTaken(format!(
                     "everybody may ask this agent, and a recording of system calls slows those of the whole node (ask \

@@ -195,9 +195,10 @@ impl Bound {
         let mut stop = std::pin::pin!(stop);
         // Handshakes cost CPU time, too.
         let enter = |peer| if gate.is_spent() && !gate.may_connect(peer) { None } else { open.enter(peer) };
-        let limits = self.limits;
+        let (limits, address) = (self.limits, self.address.ip().to_canonical());
         let begin = |tasks: &mut JoinSet<()>, tls: Option<&Certificate>, (stream, from), slot| {
-            let one = One { router: router.clone(), gate: Arc::clone(&gate), limits, from };
+            let source = Source::new(from, address);
+            let one = One { router: router.clone(), gate: Arc::clone(&gate), limits, source };
             let tls = tls.map(|tls| TlsAcceptor::from(tls.config()));
             tasks.spawn(one.serve(stream, tls, slot, stopped.clone()));
         };
@@ -281,7 +282,7 @@ struct One {
     router: Router,
     gate: Arc<Gate>,
     limits: Limits,
-    from: IpAddr,
+    source: Source,
 }
 
 impl One {
@@ -313,11 +314,11 @@ impl One {
         slot: Arc<Slot>,
         mut stopped: watch::Receiver<()>,
     ) {
-        let Self { router, gate, limits, from } = self;
+        let Self { router, gate, limits, source } = self;
         let pace = gate.pace();
         let service = service_fn(move |request: Request<Incoming>| {
             let (router, gate, pace, slot) = (router.clone(), Arc::clone(&gate), Arc::clone(&pace), Arc::clone(&slot));
-            answer(request, from, router, gate, pace, slot)
+            answer(request, source, router, gate, pace, slot)
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -334,13 +335,24 @@ impl One {
     }
 }
 
-/// The address that sent a request.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug)]
-struct Source(IpAddr);
+struct Source {
+    from: IpAddr,
+    /// It is in the agent's own pod or on its machine.
+    is_here: bool,
+}
+
+impl Source {
+    /// `address` is that of the server. A server at one address does not listen on the loopback.
+    fn new(from: IpAddr, address: IpAddr) -> Self {
+        Self { from, is_here: from.is_loopback() || from == address }
+    }
+}
 
 async fn answer(
     mut request: Request<Incoming>,
-    from: IpAddr,
+    source: Source,
     mut router: Router,
     gate: Arc<Gate>,
     pace: Arc<Bucket>,
@@ -349,12 +361,12 @@ async fn answer(
     pace.wait().await;
     let busy = slot.busy();
     let accepts = Accepts::of(request.method(), request.headers());
-    let response = match gate.admit(&request, from).await {
+    let response = match gate.admit(&request, source.from).await {
         Ok(admitted) => {
             if admitted == Admitted::ByToken {
                 slot.admitted();
             }
-            request.extensions_mut().insert(Source(from));
+            request.extensions_mut().insert(source);
             let Ok(response) = router.call(request.map(Body::new)).await;
             let response = accepts.apply(response).await;
             drop(busy);
@@ -394,6 +406,13 @@ mod tests {
         let (_, from) = accepted.unwrap();
         assert_eq!(from.ip().to_canonical(), Ipv4Addr::LOCALHOST);
         assert_eq!(from.port(), client.unwrap().local_addr().unwrap().port());
+    }
+
+    #[test]
+    fn a_reader_at_the_servers_own_address_is_here() {
+        let is_here = |from: &str, at: &str| Source::new(from.parse().unwrap(), at.parse().unwrap()).is_here;
+        assert!(is_here("127.0.0.1", "::") && is_here("::1", "::") && is_here("10.0.0.5", "10.0.0.5"));
+        assert!(!is_here("10.0.0.6", "10.0.0.5") && !is_here("10.0.0.5", "::"));
     }
 
     #[test]

@@ -103,7 +103,7 @@ async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) 
 
 async fn metrics(
     Shared(agent): Shared<Arc<Agent>>,
-    Extension(Source(from)): Extension<Source>,
+    Extension(Source { from, .. }): Extension<Source>,
     (rendered, unread): (Rendered, Unread),
     headers: HeaderMap,
 ) -> Response {

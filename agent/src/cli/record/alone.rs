@@ -130,7 +130,7 @@ async fn made(agent: &Agent, registration: Registration, wanted: &Wanted, form: 
             Recorded { file: flamegraph::render(&merged, format), stacks: flamegraph::stack_sentence(&merged) }
         }
         Form::Calls(format) => {
-            let report = agent.record_calls(registration, None, &wanted.selector, wanted.duration).await?;
+            let report = agent.record_calls(registration, false, &wanted.selector, wanted.duration).await?;
             Recorded { file: format.render(&report).into_bytes(), stacks: None }
         }
     })

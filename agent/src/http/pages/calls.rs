@@ -16,7 +16,7 @@ use crate::{agent::Agent, export::calls::CallsFormat, http::Source};
 /// shows its progress and ends it.
 pub(in crate::http) async fn record(
     Shared(agent): Shared<Arc<Agent>>,
-    Extension(Source(from)): Extension<Source>,
+    Extension(source): Extension<Source>,
     uri: Uri,
 ) -> Response {
     let query = Query::of(&uri);
@@ -29,7 +29,7 @@ pub(in crate::http) async fn record(
         Ok(registration) => registration,
         Err(error) => return failed(&error),
     };
-    match agent.record_calls(registration, Some(from), &selector, duration).await {
+    match agent.record_calls(registration, !source.is_here, &selector, duration).await {
         Ok(report) => {
             let headers = [(header::CONTENT_TYPE, format.content_type()), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
             (headers, format.render(&report)).into_response()
