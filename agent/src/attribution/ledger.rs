@@ -303,21 +303,15 @@ impl Ledger {
     /// Adds the time by the end of each stack walk ([`crate::model::wait::Unwind`]), which is known only once the
     /// stacks have names. Ignored without an open account.
     pub fn add_unwound(&mut self, subject: &Subject, level: Level, unwound: &Facts) {
-        let row = match (subject, level) {
-            (Subject::Cgroup(path), _) => Row::Cgroup(Arc::clone(path)),
-            (Subject::Container(info), Level::Container) => Row::Container {
-                namespace: Arc::clone(&info.pod.namespace),
-                pod: Arc::clone(&info.pod.name),
-                container: Arc::clone(&info.name),
-            },
-            (Subject::Container(info), Level::Pod) => {
-                Row::Pod { namespace: Arc::clone(&info.pod.namespace), pod: Arc::clone(&info.pod.name) }
-            }
-            (Subject::Container(_), Level::Node) => return,
-        };
-        if let Some(account) = self.accounts.get_mut(&row) {
+        if let Some(account) = subject.row(level).and_then(|row| self.accounts.get_mut(&row)) {
             account.usage.facts.add(unwound);
         }
+    }
+
+    /// Returns whether the counts of a subject have an account, or will have none.
+    #[must_use]
+    pub fn has_account(&self, subject: &Subject, level: Level) -> bool {
+        subject.row(level).is_none_or(|row| self.accounts.contains_key(&row))
     }
 
     /// Notes that the last snapshot was scraped.

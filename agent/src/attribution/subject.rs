@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Owner, RowRules, UNRESOLVED};
+use super::{Level, Owner, Row, RowRules, UNRESOLVED};
 use crate::{cgroups::Place, pods::ContainerInfo};
 
 /// The subject of a profile. Two subjects are equal if they are the same cgroup, or the same life of a container.
@@ -29,6 +29,23 @@ impl Subject {
             Owner::Container(_) | Owner::Pod(_) => Self::Cgroup(rules.common_row(place).into()),
             Owner::Unknown | Owner::Unresolved => Self::unresolved(),
         }
+    }
+
+    /// Returns the row with the subject's counts; `None` if the rows are those of the node, and it is a container.
+    #[must_use]
+    pub fn row(&self, level: Level) -> Option<Row> {
+        Some(match (self, level) {
+            (Self::Cgroup(path), _) => Row::Cgroup(Arc::clone(path)),
+            (Self::Container(info), Level::Container) => Row::Container {
+                namespace: Arc::clone(&info.pod.namespace),
+                pod: Arc::clone(&info.pod.name),
+                container: Arc::clone(&info.name),
+            },
+            (Self::Container(info), Level::Pod) => {
+                Row::Pod { namespace: Arc::clone(&info.pod.namespace), pod: Arc::clone(&info.pod.name) }
+            }
+            (Self::Container(_), Level::Node) => return None,
+        })
     }
 
     /// Returns the subject of samples without a name.

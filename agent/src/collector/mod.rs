@@ -253,9 +253,14 @@ impl Collector {
                     }
                 }
                 Ok(Request::Unwound(times)) => {
-                    for (subject, times) in times {
-                        self.ledger.add_unwound(&subject, self.settings.rules.level, &times);
+                    let level = self.settings.rules.level;
+                    // A cgroup's first stacks may have names before a reading has opened its account.
+                    if times.iter().any(|(subject, _)| !self.ledger.has_account(subject, level))
+                        && let Err(error) = self.observation(Duration::ZERO, false)
+                    {
+                        debug!(%error, "no reading");
                     }
+                    times.iter().for_each(|(subject, times)| self.ledger.add_unwound(subject, level, times));
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     if let Err(error) = self.observation(READ_AT_LEAST_EVERY, false) {
