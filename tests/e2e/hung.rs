@@ -44,7 +44,11 @@ fn a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only() -> Result<(
 fn others_have_names(hung: &HungFs, agent: &mut Option<Agent>, stuck: &TestCgroup, quiet: &TestCgroup) -> Result<()> {
     let mut load = burn_and_hang(hung, stuck)?;
     let agent = agent.insert(Agent::start("stacks: {onCpuHertz: 99}")?);
-    agent.wait_for_log("a read of a file hangs", DEADLINE)?;
+    // One reader finds names, and another one unwinds stacks if these are copied. Until its read hangs, each waits for it.
+    within(DEADLINE, "all readers have met the read that hangs", || {
+        let readers = 1 + threads(agent.pid())?.iter().filter(|(name, _)| name == UNWINDER).count();
+        Ok((agent.log().matches("a read of a file hangs").count() >= readers).then_some(()))
+    })?;
     for _ in 0..2 {
         let url = agent.address().to_string();
         let arguments = [quiet.kernel_path(), "--agent", &url, "--on-cpu", "--duration", "2m"];
@@ -74,7 +78,6 @@ fn others_have_names(hung: &HungFs, agent: &mut Option<Agent>, stuck: &TestCgrou
     ensure!(metrics.get(UNREAD, &[("cgroup", quiet.kernel_path())]).is_none(), "the other's are counted as well");
     let threads = threads(agent.pid())?;
     let of = |wanted: &str| threads.iter().filter(|(name, _)| name == wanted).count();
-    // One reader finds names, and another one unwinds stacks if these are copied.
     let (readers, expected) = (of(READER), 2 * (1 + of(UNWINDER)));
     ensure!(readers == expected, "{readers} threads instead of {expected}: those that hang and their successors");
     load.kill()?;
@@ -117,7 +120,11 @@ fn an_agent_that_cannot_end_keeps_no_other_from_starting() -> Result<()> {
     let mut load = burn_and_hang(&hung, &stuck)?;
     let yaml = format!("stacks: {{onCpuHertz: 99}}\n{}", bpffs.yaml());
     let agent = agent.insert(Agent::start(&yaml)?);
-    agent.wait_for_log("a read of a file hangs", DEADLINE)?;
+    // One reader finds names, and another one unwinds stacks if these are copied. Until its read hangs, each waits for it.
+    within(DEADLINE, "all readers have met the read that hangs", || {
+        let readers = 1 + threads(agent.pid())?.iter().filter(|(name, _)| name == UNWINDER).count();
+        Ok((agent.log().matches("a read of a file hangs").count() >= readers).then_some(()))
+    })?;
     let first = agent.pid();
     agent.signal(Signal::SIGKILL)?;
     // The kernel keeps the first thread as a zombie while another thread exists.
