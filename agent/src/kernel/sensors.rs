@@ -1,5 +1,5 @@
 //! The BPF programs and their maps: loads, attaches and adopts the programs, and reads their counts. [`samples`] takes
-//! their samples, [`cgroups`] looks after the cgroups that they count, and [`accounts`] has their losses and costs.
+//! their samples, [`cgroups`] looks after the cgroups that they count, and [`mod@accounts`] has their losses and costs.
 
 mod accounts;
 mod cgroups;
