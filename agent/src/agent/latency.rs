@@ -22,7 +22,8 @@ use crate::{
     },
     pods::Pod,
     recording::{
-        Latency, RecordError, Registration, Selector, SubjectName, WantedLatency, calls_between, calls_of_node,
+        Latency, RecordError, Registration, Selector, SubjectName, WantedLatency, blocking, calls_between,
+        calls_of_node,
     },
     stacks::{Whom, lending::Lent},
 };
@@ -290,14 +291,6 @@ fn whom(selector: &Selector, snapshot: &Snapshot) -> Whom {
         Selector::Workload { namespace, workload } => {
             pods(&|it| *it.namespace == **namespace && *it.workload.name == **workload)
         }
-    }
-}
-
-/// Runs work that blocks beside the requests. It goes on if the request is given up, and its result is dropped.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep, sleep_until},
 };
 
-use super::{RecordError, Registration, Selector};
+use super::{RecordError, Registration, Selector, blocking};
 use crate::{
     collector::Reader,
     kernel::{CallRecorder, MOST_CGROUPS},
@@ -180,14 +180,6 @@ fn cannot(why: &str) -> String {
 
 fn unreadable(error: io::Error) -> RecordError {
     RecordError::NotTaken(format!("the recording of system calls failed: {error}"))
-}
-
-/// Does work that blocks.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
 }
 
 #[cfg(test)]

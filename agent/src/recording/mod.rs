@@ -6,6 +6,7 @@
 //! recording of system calls, which needs no windows: it starts and ends programs of its own. Apart from that, this
 //! module reads nothing from the kernel and looks up no names.
 
+mod blocking;
 mod calls;
 mod coverage;
 #[cfg(test)]
@@ -22,6 +23,7 @@ mod waiting;
 mod weight;
 mod windows;
 
+pub use blocking::blocking;
 pub use calls::{CallReport, CallsWanted, EndedEarly, record_calls};
 pub use coverage::Coverage;
 pub use latency::{Latency, WantedLatency, calls_between, calls_of_node};

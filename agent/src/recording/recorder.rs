@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use thiserror::Error;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Merged, Merger, Registration, Selector, Side, windows::ON_THE_WAY};
+use super::{Merged, Merger, Registration, Selector, Side, blocking, windows::ON_THE_WAY};
 use crate::{
     collector::{ReadError, Reader},
     filter::{Filter, Full},
@@ -159,23 +159,16 @@ pub async fn record(reader: &Reader, mut registration: Registration, wanted: &Wa
 
 /// Adds a window on a blocking thread: a large one takes milliseconds, in which the runtime must answer other requests.
 async fn add(mut merger: Merger, window: Arc<Profile>, registration: &Registration) -> Merger {
-    let added = tokio::task::spawn_blocking(move || {
+    let merger = blocking(move || {
         merger.add(&window);
         merger
-    });
-    match added.await {
-        Ok(merger) => {
-            registration.control.set_count(merger.count());
-            merger
-        }
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
+    })
+    .await;
+    registration.control.set_count(merger.count());
+    merger
 }
 
 /// Judges the waits on a blocking thread, since it looks at the functions of each stack.
 async fn finish(merger: Merger) -> Merged {
-    match tokio::task::spawn_blocking(move || merger.finish()).await {
-        Ok(merged) => merged,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
+    blocking(move || merger.finish()).await
 }
