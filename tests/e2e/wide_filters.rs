@@ -28,7 +28,7 @@ const TERMS: usize = 64;
 const LOAD: [&str; 5] = ["thicket", "--threads", "4", "--micros", "2000"];
 /// The time after the end of a recording in which its samples get names, on a busy machine.
 const NAMES: Duration = Duration::from_secs(60);
-/// What the sensors of a test build do not reach, in percent of the node.
+/// The sensors of a test build stay below this, in percent of the node.
 const MOST_PERCENT: f64 = 40.0;
 
 /// Returns a filter with this number of terms, encoded for a URL. All terms but the last one hold, so that each sample

@@ -19,7 +19,7 @@ use crate::{
     pods,
 };
 
-/// What a PID namespace of its own hides from the agent, and the way out.
+/// The state of an agent in a PID namespace of its own, and the way out.
 pub(super) const UNSEEN_PROCESSES: (&str, &str) =
     ("the node's processes are not visible", "set `hostPID: true`, or in Docker `--pid=host`");
 

@@ -48,7 +48,7 @@ pub struct HolderSettings {
     pub pins: PathBuf,
 }
 
-/// What could not be read in the last pass.
+/// The parts of the last pass that could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
     /// Processes that this agent may not look into.

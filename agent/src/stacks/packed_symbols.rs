@@ -146,7 +146,7 @@ fn chunks(data: &[u8]) -> Option<(&[u8], usize)> {
 mod tests {
     use super::*;
 
-    /// What `xz` makes of the text below, up to the end of its data.
+    /// The text below as `xz` packs it, up to the end of its data.
     const STREAM: &[u8] = b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4\x46\x02\0\x21\x01\x16\0\0\0\x74\x2f\xe5\xa3\xe0\0\x10\0\x07\x5d\0\x30\x88\x26\x82\0\0\0\0";
 
     #[test]
