@@ -140,6 +140,26 @@ static __always_inline __u64 charged_now(__u64 id)
 	}
 
 /*
+ * Defines the choice of a sensor that has a setting of namespaces: `NAME_chooses`, the table `NAME_chosen` (id of a
+ * cgroup whose pod is chosen -> 1) and `NAME_chose`, which returns true if the sensor counts what a cgroup does. The
+ * agent sets the constant if namespaces are chosen, and writes the table as it learns the pods of cgroups.
+ */
+#define SENSOR_CHOICE(name)                                                         \
+	const volatile bool name##_chooses = false;                                 \
+                                                                                    \
+	struct {                                                                    \
+		__uint(type, BPF_MAP_TYPE_HASH);                                    \
+		__uint(max_entries, 1);                                             \
+		__type(key, __u64);                                                 \
+		__type(value, __u64);                                               \
+	} name##_chosen SEC(".maps");                                               \
+                                                                                    \
+	static __always_inline bool name##_chose(__u64 id)                          \
+	{                                                                           \
+		return !name##_chooses || bpf_map_lookup_elem(&name##_chosen, &id); \
+	}
+
+/*
  * Defines the accounts of a sensor's own programs: `NAME_runs`, by the place of the program in the sensor's
  * description. `NAME_account` returns the account of a program, or NULL if another generation counts. A program begins
  * with it, then calls `begin_own_run`, and ends with `end_own_run`.

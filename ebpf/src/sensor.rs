@@ -10,6 +10,8 @@ pub struct Sensor {
     pub about: &'static str,
     /// True if it is on unless the configuration says otherwise.
     pub is_default: bool,
+    /// The keys of its configuration besides `enabled`.
+    pub settings: &'static [Setting],
     /// The size of a row in words, with the id.
     pub words: usize,
     /// The metrics that it adds to each row. A sensor without them has only the row of the node, in slot 0.
@@ -23,6 +25,65 @@ pub struct Sensor {
     /// The reasons for drops of its own, in the order of `enum NAME_drop`. All sensors share `sensor_table`, for a table
     /// without room.
     pub drops: &'static [DropReason],
+}
+
+/// A key of a sensor's configuration. It is set when the agent starts.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its names, see [`key!`].
+    pub key: Key,
+    /// A sentence without its full stop: its effect.
+    pub about: &'static str,
+    /// The values that it may have.
+    pub kind: SettingKind,
+    /// The constant of the programs that has its value; `None` if only the agent uses the value.
+    pub constant: Option<&'static str>,
+}
+
+/// The names of a setting, see [`key!`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The name among the keys of the sensor, in camel case.
+    pub name: &'static str,
+    /// The whole path, such as `sensors.calls.namespaces`.
+    pub path: &'static str,
+}
+
+/// Returns the [`Key`] of this name of the sensor in the folder of this name.
+macro_rules! key {
+    ($sensor:literal, $name:literal) => {
+        $crate::sensor::Key { name: $name, path: concat!("sensors.", $sensor, ".", $name) }
+    };
+}
+pub(crate) use key;
+
+/// The values that a setting may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingKind {
+    /// True or false. The constant is a `bool`.
+    Flag {
+        /// The default.
+        default: bool,
+    },
+    /// An integer. The constant is a `__u64`.
+    Number {
+        /// The default.
+        default: u64,
+        /// The smallest value.
+        least: u64,
+        /// The largest value.
+        most: u64,
+        /// The unit, such as `functions`; empty without one.
+        unit: &'static str,
+    },
+    /// A list of patterns that match whole names of namespaces; empty by default. With patterns, the sensor counts only
+    /// what pods of these namespaces do. The constant is a `bool`, which is true if the list has patterns.
+    Namespaces {
+        /// The largest number of patterns.
+        most: usize,
+        /// The map of the sensor's own that the agent fills with the cgroups of these pods, see `SENSOR_CHOICE`.
+        map: &'static str,
+    },
 }
 
 /// A reason for which a sensor does not count something.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Counts system calls and their errors when they return. One hook has all that is needed: the kernel keeps the number
- * of the call in the saved registers. There is no hook at the entry, no clock and no hash table.
+ * of the call in the saved registers. There is no hook at the entry, no clock, and no hash table unless namespaces are
+ * chosen.
  */
 #include "calls.bpf.h"
 #include "cgroup.bpf.h"
@@ -131,17 +132,21 @@ static __always_inline void count_one(__u64 *words, __u64 at, __u64 number)
 
 static __always_inline void count_call(struct pt_regs *regs, long returned)
 {
-	__u64 call = returning_call(regs), error = -returned;
+	__u64 call = returning_call(regs), error = -returned, cgroup = cgroup_id(bpf_get_current_task_btf());
+	/* The end of a handler returns a register of the interrupted code. */
+	bool has_failed = error && error <= MAX_ERRNO && call != COUNTED_rt_sigreturn;
 	struct podperf_calls *row;
 
 	if (!returned && makes_child(call))
 		return;
-	row = calls_row(cgroup_id(bpf_get_current_task_btf()));
+	if ((calls_errors_only && !has_failed) || !calls_chose(cgroup))
+		return;
+	row = calls_row(cgroup);
 	if (!row)
 		return;
-	count_one(&row->other, call, COUNTED_CALLS);
-	/* The end of a handler returns a register of the interrupted code. */
-	if (error && error <= MAX_ERRNO && call != COUNTED_rt_sigreturn)
+	if (!calls_errors_only)
+		count_one(&row->other, call, COUNTED_CALLS);
+	if (has_failed)
 		count_one(&row->other_other, error_of(call, error), COUNTED_ERRORS);
 }
 

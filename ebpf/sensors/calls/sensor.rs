@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use crate::{
     abi::podperf_calls,
-    sensor::{Family, Hook, Label, Program, Sensor, Series, Unit, Words, names},
+    sensor::{Entries, Family, Hook, Label, Map, Program, Sensor, Series, Setting, SettingKind, Unit, Words, key, names},
 };
 
 /// The name in labels of what has no word of its own.
@@ -46,6 +46,9 @@ const fn call_and_errno(field: &'static str) -> [&'static str; 2] {
     [if is_other { OTHER } else { call }, errno]
 }
 
+/// The map of the cgroups that are counted, if namespaces are chosen.
+const CHOSEN: &str = "calls_chosen";
+
 const SYSCALL: Label = Label { name: "syscall", attribute: "podperf.syscall" };
 const ERRNO: Label = Label { name: "errno", attribute: "podperf.errno" };
 
@@ -54,6 +57,21 @@ pub(super) static SENSOR: Sensor = Sensor {
     names: names!("calls"),
     about: "counts system calls, and those that fail",
     is_default: false,
+    settings: &[
+        Setting {
+            key: key!("calls", "errorsOnly"),
+            about: "Counts only system calls that fail, so there are no series of calls, but only those of errors",
+            kind: SettingKind::Flag { default: false },
+            constant: Some("calls_errors_only"),
+        },
+        Setting {
+            key: key!("calls", "namespaces"),
+            about: "Patterns of the namespaces whose pods are counted, from when their names are known; an empty list \
+                    counts everything",
+            kind: SettingKind::Namespaces { most: 64, map: CHOSEN },
+            constant: Some("calls_chooses"),
+        },
+    ],
     words: size_of::<podperf_calls>() / size_of::<u64>(),
     families: &[
         Family {
@@ -115,7 +133,13 @@ pub(super) static SENSOR: Sensor = Sensor {
         hook: Hook::Tracepoint { name: "sys_exit", since: "Linux 5.15" },
         context: "task",
     }],
-    maps: &[],
+    maps: &[Map {
+        name: CHOSEN,
+        entries: Entries::PerSlot(4),
+        value_bytes: size_of::<u64>(),
+        is_per_cpu: false,
+        is_inherited: true,
+    }],
     drops: &[],
 };
 

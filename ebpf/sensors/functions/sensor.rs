@@ -24,6 +24,7 @@ pub(super) static SENSOR: Sensor = Sensor {
     names: names!("functions"),
     about: "measures calls of the functions that `functions` names",
     is_default: false,
+    settings: &[],
     words: size_of::<podperf_functions>() / size_of::<u64>(),
     families: &[Family {
         name: "function_latency",

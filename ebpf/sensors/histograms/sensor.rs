@@ -21,6 +21,7 @@ pub(super) static SENSOR: Sensor = Sensor {
     names: names!("histograms"),
     about: "counts waits for a CPU, and all other waits, by their length",
     is_default: false,
+    settings: &[],
     words: size_of::<podperf_histograms>() / size_of::<u64>(),
     families: &[
         Family {

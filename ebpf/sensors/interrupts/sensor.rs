@@ -37,6 +37,7 @@ pub(super) static SENSOR: Sensor = Sensor {
     names: names!("interrupts"),
     about: "counts the time that interrupts take from threads and from idle CPUs",
     is_default: false,
+    settings: &[],
     words: size_of::<podperf_interrupts>() / size_of::<u64>(),
     families: &[Family {
         name: "interrupted",

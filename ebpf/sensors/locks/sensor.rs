@@ -37,6 +37,7 @@ pub(super) static SENSOR: Sensor = Sensor {
     names: names!("locks"),
     about: "counts waits for locks of the kernel and of programs, and who held these locks",
     is_default: false,
+    settings: &[],
     words: size_of::<podperf_locks>() / size_of::<u64>(),
     families: &[
         Family {

@@ -27,6 +27,7 @@ pub(super) static SENSOR: Sensor = Sensor {
     names: names!("syscalls"),
     about: "tells in which system calls threads wait",
     is_default: false,
+    settings: &[],
     words: size_of::<podperf_syscalls>() / size_of::<u64>(),
     families: &[Family {
         name: "syscall_wait",

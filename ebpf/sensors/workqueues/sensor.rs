@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use crate::{
     abi::{PODPERF_HISTOGRAM_BUCKETS, podperf_work, podperf_work_run, podperf_workqueues},
-    sensor::{Entries, Family, Hook, Map, Program, Sensor, Series, Unit, Words, names},
+    sensor::{Entries, Family, Hook, Map, Program, Sensor, Series, Setting, SettingKind, Unit, Words, key, names},
 };
 
 /// The binary logarithm of the upper border of bucket 0, in seconds, see `bucket.h` of the sensor `histograms`.
@@ -19,6 +19,12 @@ pub(super) static SENSOR: Sensor = Sensor {
     names: names!("workqueues"),
     about: "counts the items of the kernel's work queues by function, and how long they wait and run",
     is_default: false,
+    settings: &[Setting {
+        key: key!("workqueues", "maxFunctions"),
+        about: "Functions that have series of their own, the first ones; all others are in one series, `(other)`",
+        kind: SettingKind::Number { default: 64, least: 1, most: 1000, unit: "functions" },
+        constant: None,
+    }],
     words: size_of::<podperf_workqueues>() / size_of::<u64>(),
     families: &[],
     node: &[Family {
