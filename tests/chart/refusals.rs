@@ -41,6 +41,10 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
             "config.stacks.enabled: the mode `profiles` would have",
         ),
         (
+            "config: {identity: none, sensors: {calls: {enabled: true, namespaces: [shop]}}}",
+            "config.sensors.calls.namespaces: with config.identity: none no namespace is known",
+        ),
+        (
             "config: {stacks: {debuginfod: {urls: ['https://x.example']}}}",
             "config.stacks.debuginfod.urls: the mode `reasons` has no user frames",
         ),

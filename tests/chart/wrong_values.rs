@@ -46,6 +46,16 @@ const WRONG: &[Row] = &[
     ("config: {overhead: {maxPercent: 101}}", "/config/overhead/maxPercent", "maximum"),
     ("config: {overhead: {maxMemory: 200m}}", "/config/overhead/maxMemory", "pattern"),
     ("config: {sensors: {lokcs: {enabled: true}}}", "/config/sensors", "'lokcs' not allowed"),
+    (
+        "config: {sensors: {calls: {enabled: true, namespaces: ['']}}}",
+        "/config/sensors/calls/namespaces/0",
+        "minLength",
+    ),
+    (
+        "config: {sensors: {workqueues: {enabled: true, maxFunctions: 0}}}",
+        "/config/sensors/workqueues/maxFunctions",
+        "minimum",
+    ),
     ("config: {sensors: {locks: true}}", "/config/sensors/locks", "want object"),
     ("config: {functions: [{name: a b, kernel: f}]}", "/config/functions/0/name", "pattern"),
     ("config: {functions: [{name: a, binary: /x}]}", "/config/functions/0", "oneOf"),

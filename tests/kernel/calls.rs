@@ -27,6 +27,8 @@ pub(crate) const TESTS: &[Test] = tests![
     calls_and_errors_over_migrations_are_exact: &[Need::Cpus(2)],
     #[exact]
     calls_go_on_over_upgrades_and_kills,
+    #[exact]
+    only_errors_are_counted_where_the_setting_says_so,
     #[land]
     #[exact]
     the_begin_of_a_child_is_no_call,
@@ -69,6 +71,12 @@ fn are_exact(metrics: &Metrics, cgroup: &TestCgroup, truth: CallsReport) -> Resu
         let found = calls(metrics, cgroup, call);
         ensure!(found == number, "{found} of {number} calls of `{call}`");
     }
+    errors_are_exact(metrics, cgroup, truth)
+}
+
+/// Checks all errors.
+fn errors_are_exact(metrics: &Metrics, cgroup: &TestCgroup, truth: CallsReport) -> Result<()> {
+    let (rounds, moves) = (f64::from(truth.rounds), f64::from(truth.moves));
     // No series is for `fsync` with EINVAL, and none for `rt_sigsuspend` with EINTR.
     let expected = [
         ("openat", "ENOENT", rounds),
@@ -108,6 +116,16 @@ fn calls_go_on_over_upgrades_and_kills() -> Result<()> {
         agent.restart_as(build, Signal::SIGKILL, &yaml)?;
         are_exact(&agent.fresh_metrics()?, &cgroup, truth)?;
     }
+    Ok(())
+}
+
+fn only_errors_are_counted_where_the_setting_says_so() -> Result<()> {
+    let agent = Agent::start(&ON.replace("{enabled: true}", "{enabled: true, errorsOnly: true}"))?;
+    let cgroup = TestCgroup::new("errors")?;
+    let truth = load(&cgroup, 1000, NONE)?;
+    let metrics = agent.fresh_metrics()?;
+    errors_are_exact(&metrics, &cgroup, truth)?;
+    ensure!(metrics.get(CALLS, &[]).is_none(), "there are series of calls");
     Ok(())
 }
 

@@ -9,6 +9,8 @@ use podperf_tests::{
     cluster::{BURN, CGROUP_ONCPU, Cluster, ONCPU, SHOP, SOON, burn_in, ensure_close, is_close, series},
     control_plane::NEEDS,
     kubelet::{self, PodHandle, Qos, Running},
+    load::calls::CallsReport,
+    running::run,
     suite::Test,
     tests,
 };
@@ -19,6 +21,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] at_the_level_of_the_node_all_pods_are_one_row: NEEDS,
     #[land] #[beside] excluded_namespaces_are_counted_together: NEEDS,
     #[land] #[beside] only_included_namespaces_have_series: NEEDS,
+    #[land] #[beside] a_sensor_counts_only_the_namespaces_that_it_names: NEEDS,
     #[land] #[beside] a_pod_can_opt_out_from_the_start: NEEDS,
     #[land] #[beside] a_pod_that_opts_out_later_loses_its_series_and_no_count: NEEDS,
     #[land] #[beside] containers_over_the_limit_are_counted_together_until_there_is_room: NEEDS,
@@ -84,6 +87,37 @@ fn one_namespace_is_left_out(yaml: &str) -> Result<()> {
     // The sandboxes have no container name by now, and the agent does not count them as containers.
     shop.burn_in_sandboxes()?;
     ensure_left_out(&shop.conserved(&cluster)?, "namespace", 2.0)
+}
+
+/// A container that a reading shows by name is chosen, so all later calls count. Two of three pods are not chosen: one
+/// is of another namespace, and one opts out.
+fn a_sensor_counts_only_the_namespaces_that_it_names() -> Result<()> {
+    const CALLS: &str = "podperf_container_syscalls_total";
+    let sensor = "sensors: {calls: {enabled: true, namespaces: [sho., other]}}";
+    // The load does nothing but system calls, and over the cap the sensor stops counting.
+    let cluster = Cluster::start(PATIENCE, &format!("{sensor}\noverhead: {{maxPercent: 0}}"))?;
+    let mut shop = Shop::default();
+    let mut specification = kubelet::pod(SHOP, "shy", Qos::Burstable, &["web"])?;
+    specification.metadata.annotations = Some([("podperf.io/scrape".into(), "false".into())].into());
+    shop.take(cluster.kubelet.run(specification)?, &["web"])?;
+    shop.open(&cluster, SYSTEM, "dns", &["web"])?;
+    shop.open(&cluster, SHOP, "cart", &["web"])?;
+    shop.conserved(&cluster)?;
+    cluster.wait_for_cpu("cart", "web", cpu_of(&shop.pods[2].1)?)?;
+    let mut truth = 0;
+    for (_, running) in &shop.pods {
+        let path = running[0].cgroup().path();
+        let report: CallsReport = run(&format!("calls --rounds 100 --cgroup {}", path.display()))?;
+        truth = report.rounds;
+    }
+    let metrics = cluster.agent.fresh_metrics()?;
+    let of_cart = [("namespace", SHOP), ("pod", "cart"), ("container", "web"), ("syscall", "getppid")];
+    let counted = metrics.get(CALLS, &of_cart);
+    ensure!(counted == Some(f64::from(truth)), "{counted:?} calls of {truth} are counted");
+    let others = metrics.samples().iter().filter(|sample| sample.name.contains("_syscall"));
+    let others: Vec<_> = others.filter(|sample| sample.labels.get("pod").is_none_or(|pod| pod != "cart")).collect();
+    ensure!(others.is_empty(), "others are counted: {others:?}");
+    Ok(())
 }
 
 fn a_pod_can_opt_out_from_the_start() -> Result<()> {

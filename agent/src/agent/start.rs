@@ -121,6 +121,7 @@ pub fn start(
         CollectorSettings {
             cgroup_root: cgroup_root.to_owned(),
             rules,
+            choices: parts::sensor_choices(&config),
             patience: parts::wants_pods(&config).then_some(config.kubernetes.patience),
             status: status.clone(),
             overhead: Overhead::new(config.overhead.max_percent, host.cpus),

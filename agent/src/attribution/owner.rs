@@ -23,6 +23,18 @@ pub enum Owner {
     Unresolved,
 }
 
+impl Owner {
+    /// Returns the pod; `None` for what belongs to no pod that is known.
+    #[must_use]
+    pub fn pod(&self) -> Option<&Arc<Pod>> {
+        match self {
+            Self::Container(info) => Some(&info.pod),
+            Self::Pod(pod) => Some(pod),
+            Self::Cgroup | Self::Unknown | Self::Unresolved => None,
+        }
+    }
+}
+
 /// The known cgroups and pods.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {

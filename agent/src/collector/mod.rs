@@ -5,6 +5,7 @@
 //! table of stacks, so they need no locks. Readings are coalesced: a request within a second after a reading gets that
 //! reading.
 
+mod choices;
 mod copies;
 mod cuts;
 mod levels;
@@ -139,6 +140,7 @@ pub fn start(
         pods: settings.patience.is_some().then_some(pods),
         pod_changes: Changes::clone(&pod_changes),
         ledger,
+        choices_are_old: true,
         nameless: Vec::new(),
         for_filters: Duration::ZERO,
         seen_processes: HashSet::new(),
@@ -174,6 +176,8 @@ struct Collector {
     pods: Option<PodIndex>,
     pod_changes: Changes,
     ledger: Ledger,
+    /// Set if cgroups or pods may have changed since the tables of sensors that choose namespaces were filled.
+    choices_are_old: bool,
     /// Samples of the last windows whose pod had no name yet.
     nameless: Vec<(Place, RawSample)>,
     /// CPU time for the filters of recordings, in the last window.
@@ -218,6 +222,7 @@ impl Collector {
             let due_in = self.cuts.due_in(Instant::now()).unwrap_or(DRAIN_EVERY);
             let request = requests.recv_timeout(due_in.min(DRAIN_EVERY));
             self.drain();
+            self.choose_cgroups();
             match request {
                 Ok(Request::Read { purpose, charged, reply }) => {
                     let observation = self.observation(self.settings.coalesce, charged);
@@ -248,6 +253,7 @@ impl Collector {
                 Ok(Request::MaxMemory(max)) => self.limits.set_max_memory(max),
                 Ok(Request::Pods) => {
                     let changes = self.pod_changes.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    self.choices_are_old = true;
                     if let Some(pods) = &mut self.pods {
                         changes.into_iter().for_each(|change| pods.apply(change, monotonic_ns()));
                     }
@@ -287,7 +293,7 @@ impl Collector {
     fn drain(&mut self) {
         let unwound = self.unwound();
         let now_ns = monotonic_ns();
-        let (tree, samples) = (&mut self.tree, &mut self.samples);
+        let (tree, samples, choices_are_old) = (&mut self.tree, &mut self.samples, &mut self.choices_are_old);
         let (seen, new_processes, most) =
             (&mut self.seen_processes, &self.settings.new_processes, self.settings.max_stacks);
         self.sensors.drain(
@@ -303,7 +309,10 @@ impl Collector {
                 }
                 samples.record(record);
             },
-            |record| tree.apply(record, now_ns),
+            |record| {
+                *choices_are_old = true;
+                tree.apply(record, now_ns);
+            },
         );
         self.add_unwound(unwound);
     }
@@ -325,6 +334,9 @@ impl Collector {
         let taken = wall(reading.at_ns);
         self.mind_the_tree(&reading);
         self.name_levels();
+        // Names also come with time, and with a walk. A container that a reading shows by name is chosen.
+        self.choices_are_old = true;
+        self.choose_cgroups();
         let Deltas { usages: mut deltas, doubtful, unprofiled } = self.readings.advance(&reading);
         let without_stacks = self.limits.stacks_are_left_out();
         self.samples.add_unprofiled(&unprofiled, reading.at_ns, !without_stacks);

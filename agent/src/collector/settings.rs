@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::mpsc, time::Duration};
 use super::{SamplingStates, UnwinderChannels};
 use crate::{
     attribution::RowRules,
+    cgroups::Choice,
     filter::Filter,
     kernel::AnsweringTime,
     limits::{MemorySettings, cpu::Overhead},
@@ -24,6 +25,8 @@ pub struct CollectorSettings {
     pub cgroup_root: PathBuf,
     /// The rules that decide which rows there are.
     pub rules: RowRules,
+    /// The tables of the sensors that count only some namespaces, each with these namespaces.
+    pub choices: Vec<(&'static str, Choice)>,
     /// The longest wait for a pod's name; `None` if no source of pods is connected.
     pub patience: Option<Duration>,
     /// The status to which the collector reports: pod names, losses, checkpoints and limits.

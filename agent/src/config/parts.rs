@@ -8,6 +8,7 @@ use caps::Capability;
 use super::{Config, ConfigError, Identity, LEAST_SAMPLES, Limits, PodSource, ServerLimits, Unwinding};
 use crate::{
     access::AccessSettings,
+    cgroups::{Choice, Patterns},
     kernel::{PmuSettings, SensorSettings, host::Host},
     limits::memory::{Budget, Mebi, OWN_BYTES},
     model::{
@@ -15,6 +16,7 @@ use crate::{
         functions::{self, Code, Function},
         mode::Mode,
         sensors::{ALL, Sensor},
+        settings::SettingValues,
     },
     pods,
 };
@@ -86,6 +88,7 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         shadow: config.testing.shadow,
         max_samples: config.stacks.max_samples,
         sensors: sensors(config),
+        values: sensor_values(config),
         pmu: pmu_settings(config, host),
     }
 }
@@ -110,6 +113,20 @@ pub fn sensors(config: &Config) -> Vec<&'static Sensor> {
         _ => sensor,
     };
     ALL.into_iter().filter(|sensor| super::sensors::is_on(config, sensor)).map(described).collect()
+}
+
+/// Returns the values of the settings of the sensors that are on.
+#[must_use]
+pub fn sensor_values(config: &Config) -> SettingValues {
+    let on = ALL.into_iter().filter(|sensor| super::sensors::is_on(config, sensor));
+    on.flat_map(|sensor| super::sensors::values(config, sensor)).collect()
+}
+
+/// Returns the tables of the sensors that count only some namespaces, each with these namespaces.
+#[must_use]
+pub fn sensor_choices(config: &Config) -> Vec<(&'static str, Choice)> {
+    let choice = |list: &[String]| Choice { include: Patterns::new(list).unwrap_or_default(), ..Choice::default() };
+    sensor_values(config).namespaces().map(|(table, list)| (table, choice(list))).collect()
 }
 
 /// Returns the functions that the sensor `functions` measures.

@@ -31,7 +31,7 @@ use super::{
         pins::{Generation, Pins},
     },
 };
-use crate::model::sensors::Sensor;
+use crate::model::{sensors::Sensor, settings::SettingValue};
 
 /// The pinned generations.
 #[derive(Default)]
@@ -107,6 +107,13 @@ pub(super) fn layout(
         for map in sensor.maps {
             layout = layout.size(map.name, map.entries.with(rows.sensor_slots(), copies));
         }
+    }
+    for (constant, value) in settings.values.constants() {
+        layout = match value {
+            SettingValue::Flag(flag) => layout.global(constant, u8::from(*flag)),
+            SettingValue::Number(number) => layout.global(constant, *number),
+            SettingValue::List(list) => layout.global(constant, u8::from(!list.is_empty())),
+        };
     }
     for name in copies::BUFFERS {
         layout = layout.size(name, of_copies.buffers);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{counters::PmuSettings, sampler::SampleEvent};
-use crate::model::{ids::CgroupId, sensors::Sensor};
+use crate::model::{ids::CgroupId, sensors::Sensor, settings::SettingValues};
 
 /// The settings of the sensors.
 #[derive(Clone, Debug)]
@@ -49,6 +49,8 @@ pub struct SensorSettings {
     pub max_samples: u32,
     /// The sensors of [`crate::model::sensors`] that are on.
     pub sensors: Vec<&'static Sensor>,
+    /// The values of their settings.
+    pub values: SettingValues,
     /// The settings for sharing the PMU with other users.
     pub pmu: PmuSettings,
 }

@@ -177,6 +177,7 @@ mod tests {
                 names,
                 about: "",
                 is_default: false,
+                settings: &[],
                 words: 1,
                 families: &[],
                 node: &[],

@@ -38,11 +38,11 @@ use super::{
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
     stolen::stolen_ns,
     takeover::{Pins, Previous, generations::take_over},
-    works::Works,
+    works::{self, Works},
 };
 use crate::{
     events::{plan::Plan, plausible::MOST_PER_CYCLE},
-    model::{hard_interrupts::HardInterrupts, works::WorkCounts},
+    model::{hard_interrupts::HardInterrupts, status::State, works::WorkCounts},
 };
 
 /// The running programs. On drop, the counters close, and programs that are not pinned detach.
@@ -137,6 +137,9 @@ impl Sensors {
             None => load(settings, &on, &layout, pins, &found).map_err(LoadError::or_missing_features)?,
         };
         sensor_states.extend(states);
+        for of in sensor_states.iter_mut().filter(|of| of.state == State::Healthy) {
+            of.detail = settings.values.about(of.sensor);
+        }
         let others = found.others;
         let begin = match (others.is_empty(), adopted) {
             (false, _) => Begin::TookOver,
@@ -211,7 +214,7 @@ impl Sensors {
             previous,
             records_missing: 0,
             unreadable,
-            works: Works::default(),
+            works: settings.values.number(works::MAX_FUNCTIONS).map_or_else(Works::default, Works::at_most),
         })
     }
 

@@ -21,6 +21,8 @@ use crate::model::works::WorkCounts;
 const FUNCTIONS: &str = "workqueues_functions";
 /// The key of the counts of all functions without an entry.
 const OTHERS: u64 = abi::PODPERF_OTHER_FUNCTIONS as u64;
+/// The setting of the sensor with the largest number of series.
+pub(super) const MAX_FUNCTIONS: &str = "sensors.workqueues.maxFunctions";
 /// The shortest time between two reads of the kernel's symbols, which take tens of milliseconds.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
@@ -37,6 +39,11 @@ pub(super) struct Works {
 }
 
 impl Works {
+    /// Returns counts with series for at most so many functions.
+    pub(super) fn at_most(functions: u64) -> Self {
+        Self { counts: WorkCounts::at_most(usize::try_from(functions).unwrap_or(usize::MAX)), ..Self::default() }
+    }
+
     /// Returns the counts, which grow with each reading.
     pub(super) fn counts(&self) -> WorkCounts {
         self.counts.clone()

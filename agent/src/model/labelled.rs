@@ -7,33 +7,43 @@ use std::{
 
 /// The values of the labels of a series.
 pub trait Labels: Clone + Ord {
-    /// The largest number of series with labels of their own.
+    /// The largest number of series with labels of their own, where nobody chooses another one.
     const MOST: usize;
 
     /// Returns the labels of the series that all further labels share.
     fn rest() -> Self;
 }
 
-/// One sum for each of the first [`Labels::MOST`] labels, and one for all further labels. A series is never removed, so
-/// no sum falls. Clones share the sums.
+/// One sum for each of the first labels, and one for all further labels. A series is never removed, so no sum falls.
+/// Clones share the sums.
 #[derive(Clone, Debug)]
-pub struct Labelled<L>(Arc<Mutex<BTreeMap<L, u64>>>);
+pub struct Labelled<L> {
+    sums: Arc<Mutex<BTreeMap<L, u64>>>,
+    /// The largest number of series with labels of their own.
+    most: usize,
+}
 
-impl<L> Default for Labelled<L> {
+impl<L: Labels> Default for Labelled<L> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self::at_most(L::MOST)
     }
 }
 
 impl<L: Labels> Labelled<L> {
+    /// Returns sums of at most so many labels, beside that of the rest.
+    #[must_use]
+    pub fn at_most(most: usize) -> Self {
+        Self { sums: Arc::default(), most }
+    }
+
     /// Adds to the sum of these labels. A label without a sum of its own counts as one of the rest.
     pub fn add(&self, labels: &L, more: u64) {
         if more == 0 {
             return;
         }
-        let mut sums = Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner);
+        let mut sums = Mutex::lock(&self.sums).unwrap_or_else(PoisonError::into_inner);
         // The series of the rest takes no place, so it does not matter when it begins.
-        let has_room = sums.contains_key(labels) || sums.len() - usize::from(sums.contains_key(&L::rest())) < L::MOST;
+        let has_room = sums.contains_key(labels) || sums.len() - usize::from(sums.contains_key(&L::rest())) < self.most;
         let labels = if has_room { labels.clone() } else { L::rest() };
         *sums.entry(labels).or_default() += more;
     }
@@ -41,7 +51,7 @@ impl<L: Labels> Labelled<L> {
     /// Returns the sums that are not 0.
     #[must_use]
     pub fn sums(&self) -> BTreeMap<L, u64> {
-        Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner).clone()
+        Mutex::lock(&self.sums).unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the sums. The series of the rest is there even if it is 0.
@@ -75,6 +85,9 @@ mod tests {
         sums.add(&1, 1);
         sums.add(&4, 1);
         assert_eq!(sums.sums(), BTreeMap::from([(0, 10), (1, 11), (2, 10), (u64::MAX, 21)]));
+        let sums = Labelled::at_most(1);
+        [5, 6_u64].iter().for_each(|label| sums.add(label, 10));
+        assert_eq!(sums.sums(), BTreeMap::from([(5, 10), (u64::MAX, 10)]));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Types that all other modules share: ids, states of waiting threads, kinds of locks, sums of usage, sums by label,
-//! words of sensors, hard interrupts by name, recorded system calls and the names of calls, functions to measure, work
+//! words and settings of sensors, hard interrupts by name, recorded system calls and the names of calls, functions to measure, work
 //! items, features, modes, and states of parts.
 //! Pure, except for [`random`] and [`functions`].
 
@@ -17,6 +17,7 @@ pub mod random;
 pub mod recorded_calls;
 pub mod sensor_words;
 pub mod sensors;
+pub mod settings;
 pub mod slot;
 pub mod status;
 pub mod usage;

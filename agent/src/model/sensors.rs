@@ -1,7 +1,7 @@
 //! All sensors, and the list of their words: the rows of the sensors of [`ALL`], one after the other. Pure.
 
 pub use podperf_ebpf::{
-    sensor::{DropReason, Family, Hook, Program, Sensor, Series, Words},
+    sensor::{DropReason, Family, Hook, Program, Sensor, Series, Setting, SettingKind, Words},
     sensors::{ALL, PROGRAMS},
 };
 

@@ -32,6 +32,12 @@ pub struct WorkCounts {
 }
 
 impl WorkCounts {
+    /// Returns counts with series for at most so many functions, beside that of the rest.
+    #[must_use]
+    pub fn at_most(most: usize) -> Self {
+        Self { runs: Labelled::at_most(most), ns: Labelled::at_most(most) }
+    }
+
     /// Adds runs and their time in nanoseconds. A function without a name counts as one of the rest.
     pub fn add(&self, function: Option<&str>, runs: u64, ns: u64) {
         let function = function.map_or_else(WorkFunction::rest, |name| WorkFunction(name.to_owned()));

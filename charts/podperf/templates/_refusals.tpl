@@ -90,6 +90,13 @@
 {{- fail (printf "config.functions: `%s` is a function of a program, and the kernel lets only SYS_ADMIN probe it (set securityContext.capabilities.addSysAdmin: true)" .name) -}}
 {{- end -}}
 {{- end -}}
+{{- if eq (dig "identity" "kubernetes" $config) "none" -}}
+{{- range $sensor, $keys := dig "sensors" dict $config -}}
+{{- if and (dig "enabled" false $keys) (dig "namespaces" list $keys) -}}
+{{- fail (printf "config.sensors.%s.namespaces: with config.identity: none no namespace is known (set config.identity: kubernetes, or leave the list empty)" $sensor) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not (include "podperf.profiles" .)) (include "podperf.fetchesDebugFiles" .) -}}
 {{- fail (printf "config.stacks.debuginfod.urls: the mode `%s` has no user frames (set mode: profiles)" .Values.mode) -}}
 {{- end -}}

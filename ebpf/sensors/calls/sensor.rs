@@ -4,7 +4,9 @@ use std::mem::offset_of;
 
 use crate::{
     abi::podperf_calls,
-    sensor::{Entries, Family, Hook, Label, Map, Program, Sensor, Series, Setting, SettingKind, Unit, Words, key, names},
+    sensor::{
+        Entries, Family, Hook, Label, Map, Program, Sensor, Series, Setting, SettingKind, Unit, Words, key, names,
+    },
 };
 
 /// The name in labels of what has no word of its own.

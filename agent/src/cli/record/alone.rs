@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     agent::{self, Agent},
-    config::{Identity, SensorKeys, Server, Settings},
+    config::{Identity, Server, Settings},
     export::flamegraph,
     kernel::host::{Host, Unsupported},
     limits::max_memory::MaxMemory,
@@ -84,8 +84,10 @@ fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     // The user asked for the recording, and it is short: no limits.
     config.overhead.max_percent = 0.0;
     config.overhead.max_memory = MaxMemory::None;
+    // Nobody reads what sensors count, and a choice of namespaces would need names of pods.
+    config.sensors.values_mut().for_each(|keys| keys.settings.clear());
     if wanted.side == Side::Locks {
-        config.sensors.insert(Lock::SENSOR.to_owned(), SensorKeys { enabled: true });
+        config.sensors.entry(Lock::SENSOR.to_owned()).or_default().enabled = true;
     }
     if let Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path) = &wanted.selector {
         config.cgroups.depth = config.cgroups.depth.max(path.matches('/').count());

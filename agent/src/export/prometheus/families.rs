@@ -75,7 +75,7 @@ families! {
     NODE_PROGRAMS: Counter "podperf_node_bpf_program_sampled" in Seconds ["program"] when "with samples on the CPU",
         "Time of samples on the CPU in BPF programs of the node, podperf's included, by the program's name; at most 256 series and one for all others";
     NODE_WORK_RUNS: Counter "podperf_node_workqueue_runs" ["function"] when "with `sensors.workqueues.enabled`",
-        "Items of the kernel's work queues that ended, by the function that they call; at most 64 series and one for all others";
+        "Items of the kernel's work queues that ended, by the function that they call; at most `sensors.workqueues.maxFunctions` series and one for all others";
     NODE_WORK_TIME: Counter "podperf_node_workqueue" in Seconds ["function"] when "with `sensors.workqueues.enabled`",
         "Time of these items from their start to their end, asleep or awake";
     NODE_PROGRAM_RUNS: Counter "podperf_node_bpf_program_runs" ["program", "tag"] when "in the mode `profiles`, once somebody has enabled the kernel's statistics of programs",

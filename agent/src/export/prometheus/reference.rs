@@ -13,7 +13,7 @@ use crate::{
     events::catalogue::{EVENTS, Event, SHARED_FAMILY, SHARED_HELP, Scale},
     model::{
         facts::{FACTS, FactFamily, FamilyRow},
-        sensors::{self, Sensor},
+        sensors::{self, Sensor, Setting, SettingKind},
     },
 };
 
@@ -97,6 +97,12 @@ pub fn markdown() -> String {
             writeln!(page, "| `{name}` | {kind} | {unit} | {labels} | {series} | `{sensor}` | {help} |").ok();
         }
     }
+    page.push_str(SETTINGS);
+    page.push_str("\n| key | values | default | what it does |\n|---|---|---|---|\n");
+    for Setting { key, about, kind, .. } in sensors::ALL.into_iter().flat_map(|sensor| sensor.settings) {
+        let (values, default) = values_of(*kind);
+        writeln!(page, "| `{}` | {values} | `{default}` | {about} |", key.path).ok();
+    }
     page.push_str(ABOUT_THE_AGENT);
     page.push_str("\n| metric | type | unit | labels | there | what it is |\n|---|---|---|---|---|---|\n");
     for definition in families::ALL {
@@ -153,6 +159,10 @@ cgroup during a wait, the sum of a histogram is the `offcpu` of the same state s
 waits that still last. Series of sensors do not begin with 0 as other series do; protobuf has the time at which they were empty.
 ";
 
+const SETTINGS: &str = "
+Some sensors have settings beside `enabled`. They are read when the agent starts:
+";
+
 const ABOUT_THE_AGENT: &str = "
 ## Metrics of nodes, pods, containers and the agent
 
@@ -162,6 +172,19 @@ dashboards of pods and nodes need. `metrics.own: all` has some 300, for the dash
 
 fn code(labels: &[&str]) -> String {
     labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the values that a setting may have, and its default.
+fn values_of(kind: SettingKind) -> (String, String) {
+    match kind {
+        SettingKind::Flag { default } => ("`true` or `false`".into(), default.to_string()),
+        SettingKind::Number { default, least, most, unit } => {
+            (format!("{least} to {most} {unit}").trim_end().into(), default.to_string())
+        }
+        SettingKind::Namespaces { most, .. } => {
+            (format!("regular expressions of whole names, at most {most}"), "[]".into())
+        }
+    }
 }
 
 fn of_rows() -> Vec<OfRows> {
