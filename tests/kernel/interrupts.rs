@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[measures]
     a_flood_is_interrupted_for_as_long_as_its_packets_are_filtered,
     rows_and_idle_are_the_node,
-    each_soft_interrupt_is_seen_once,
+    each_soft_interrupt_is_counted_once_by_its_kind,
     hard_interrupts_are_counted_by_the_names_of_the_kernel,
 ];
 
@@ -32,6 +32,7 @@ const ON: &str = "sensors: {interrupts: {enabled: true}}\nstacks: {enabled: fals
 const OF_CGROUPS: &str = "podperf_cgroup_interrupted_seconds_total";
 const OF_IDLE: &str = "podperf_node_idle_interrupted_seconds_total";
 const OF_NODE: &str = "podperf_node_interrupted_seconds_total";
+const COUNT: &str = "podperf_node_interrupts_total";
 const HARD: &str = "podperf_node_hard_interrupts_total";
 const HARD_TIME: &str = "podperf_node_hard_interrupts_seconds_total";
 /// The name of all hard interrupts without a series of their own.
@@ -126,38 +127,45 @@ fn rows_and_idle_are_the_node() -> Result<()> {
     let names = by_label(&metrics, HARD_TIME, "interrupt")?;
     let hard = kinds.get("hardirq").copied().unwrap_or_default();
     ensure!(names.values().sum::<u128>() == hard, "hard interrupts by name {names:?}, as a kind {hard}");
+    let counts = [metrics.sum(HARD, &[]), metrics.sum(COUNT, &[("kind", "hardirq")])];
+    ensure!(counts[0] == counts[1], "{} hard interrupts by name, {} as a kind", counts[0], counts[1]);
     let of_idle: u128 = by_kind(&metrics, OF_IDLE)?.values().sum();
     ensure!(of_idle > 0 || !was_idle, "no idle CPU was interrupted");
     Ok(())
 }
 
-/// Returns the number of soft interrupts of all CPUs since boot.
-fn soft_interrupts() -> Result<f64> {
+/// Returns the number of soft interrupts of all CPUs since boot, by kind.
+fn soft_interrupts() -> Result<BTreeMap<String, f64>> {
     let table = fs::read_to_string("/proc/softirqs")?;
-    let numbers = table.lines().skip(1).flat_map(|line| line.split_whitespace().skip(1));
-    numbers.map(|number| Ok(number.parse::<f64>()?)).sum()
+    let of_line = |line: &str| {
+        let (kind, counts) = line.split_once(':').context("a line without a name")?;
+        let counts = counts.split_whitespace().map(|count| Ok(count.parse::<f64>()?));
+        Ok((kind.trim().to_lowercase(), counts.sum::<Result<f64>>()?))
+    };
+    table.lines().skip(1).map(of_line).collect()
 }
 
-/// The program that ends soft interrupts runs once for each of them.
-fn each_soft_interrupt_is_seen_once() -> Result<()> {
+fn each_soft_interrupt_is_counted_once_by_its_kind() -> Result<()> {
     let agent = Agent::start(ON)?;
-    let runs = || {
-        let labels = [("program", "interrupts_softirq_exit")];
-        agent.fresh_metrics()?.get("podperf_bpf_program_runs_total", &labels).context("no such program")
-    };
     let earliest = soft_interrupts()?;
-    let before = runs()?;
+    let before = agent.fresh_metrics()?;
     let early = soft_interrupts()?;
     run::<FloodReport>("flood")?;
     let late = soft_interrupts()?;
-    let after = runs()?;
+    let after = agent.fresh_metrics()?;
     let latest = soft_interrupts()?;
     // One may go on on each CPU: the kernel counts it when it begins.
     let going_on = f64::from(u32::try_from(cpus()?)?);
-    let (least, most) = (late - early - going_on, latest - earliest + going_on);
-    let found = after - before;
-    tell(&format!("{found} soft interrupts, by the kernel {least} to {most}"));
-    ensure!((least..=most).contains(&found), "{found} soft interrupts, by the kernel {least} to {most}");
+    for (kind, first) in &earliest {
+        let of = |counts: &BTreeMap<String, f64>| counts.get(kind).copied().context("a kind is gone");
+        let (least, most) = (of(&late)? - of(&early)? - going_on, of(&latest)? - first + going_on);
+        let labels = [("kind", kind.as_str())];
+        let found = after.sum(COUNT, &labels) - before.sum(COUNT, &labels);
+        tell(&format!("{found} soft interrupts {kind}, by the kernel {least} to {most}"));
+        ensure!((least..=most).contains(&found), "{found} soft interrupts {kind}, by the kernel {least} to {most}");
+    }
+    let received = after.sum(COUNT, &[("kind", "net_rx")]);
+    ensure!(received > 0.0, "no packet was received");
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Charges the time of interrupts to the cgroup of the thread that they interrupt. Hard interrupts come within soft ones.
- * The handler of a hard interrupt may call those of further ones, whose time is a part of its own. So each kind of time
- * has one writer on each CPU, and needs no atomic addition.
+ * Charges the time of interrupts to the cgroup of the thread that they interrupt, and counts them for the node. Hard
+ * interrupts come within soft ones. The handler of a hard interrupt may call those of further ones, whose time is a part
+ * of its own. So each kind has one writer on each CPU, and needs no atomic addition.
  *
  * A hard interrupt may come while another program runs, but not while that program holds the lock of a map: the kernel
  * takes these locks with interrupts off. On arm64 with pseudo-NMIs the interrupt of the PMU may come even then. There
@@ -25,8 +25,8 @@ enum interrupts_program {
 
 SENSOR_PROGRAMS(interrupts, INTERRUPTS_PROGRAMS)
 
-/* The words of `struct podperf_interrupt_times`. */
-#define INTERRUPT_KINDS (sizeof(struct podperf_interrupt_times) / sizeof(__u64))
+/* The words of `struct podperf_interrupt_kinds`. */
+#define INTERRUPT_KINDS (sizeof(struct podperf_interrupt_kinds) / sizeof(__u64))
 #define HARD_INTERRUPT 0
 /* The word of the soft interrupt with vector 0. */
 #define FIRST_SOFT_INTERRUPT 1
@@ -103,14 +103,14 @@ static __always_inline __u64 outside_hard_ns(volatile struct interrupts_now *now
 	return at - hard_ns;
 }
 
-static __always_inline void add_interrupt(struct podperf_interrupt_times *times, __u32 kind, __u64 ns)
+static __always_inline void add_to_kind(struct podperf_interrupt_kinds *kinds, __u32 kind, __u64 more)
 {
 	__u64 at = kind;
 
 	/* The mask is in assembly, because the compiler would remove it. It bounds the index for the verifier. */
 	asm volatile("%0 &= 15" : "+r"(at));
 	if (at < INTERRUPT_KINDS)
-		(&times->hardirq)[at] += ns;
+		(&kinds->hardirq)[at] += more;
 }
 
 /*
@@ -124,10 +124,12 @@ static __noinline int charge_interrupt(__u32 kind, __u64 ns)
 
 	row = interrupts_row(current->pid ? cgroup_id(current) : PODPERF_IDLE);
 	if (row)
-		add_interrupt(&row->taken, kind, ns);
+		add_to_kind(&row->taken, kind, ns);
 	row = interrupts_row(PODPERF_IDLE);
-	if (row)
-		add_interrupt(&row->node, kind, ns);
+	if (row) {
+		add_to_kind(&row->node, kind, ns);
+		add_to_kind(&row->counted, kind, 1);
+	}
 	return 0;
 }
 
@@ -242,8 +244,7 @@ int BPF_PROG(interrupts_softirq_exit, unsigned int vector)
 	ns = outside_hard_ns(now) - since_ns;
 	now->soft_since_ns = 0;
 	/* Two hard interrupts at the wrong moments of one read of the clock may make the time negative. */
-	if (ns > 0)
-		charge_interrupt(FIRST_SOFT_INTERRUPT + vector, ns);
+	charge_interrupt(FIRST_SOFT_INTERRUPT + vector, ns > 0 ? ns : 0);
 	end_own_run(account, began);
 	return 0;
 }

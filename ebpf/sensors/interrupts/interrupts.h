@@ -8,8 +8,8 @@
 #define PODPERF_INTERRUPT_HANDLERS 256
 #define PODPERF_INTERRUPT_NAME 32
 
-/* Time in interrupts by kind, in nanoseconds. Soft interrupts are in the order of the kernel's vectors. */
-struct podperf_interrupt_times {
+/* A number of each kind of interrupts. Soft interrupts are in the order of the kernel's vectors. */
+struct podperf_interrupt_kinds {
 	__u64 hardirq; /* written by `interrupts_irq_exit`, without the soft interrupts after it */
 	__u64 hi;      /* from here on: written by `interrupts_softirq_exit`, without the hard interrupts within */
 	__u64 timer;
@@ -26,8 +26,10 @@ struct podperf_interrupt_times {
 /* Value of `interrupts_rows` and `interrupts_rows_by_id`. */
 struct podperf_interrupts {
 	__u64 id;                             /* id of the cgroup; 0: the row is free */
-	struct podperf_interrupt_times taken; /* from the threads of the cgroup, or from idle */
-	struct podperf_interrupt_times node;  /* in the row of the idle task: all interrupts of this CPU; else 0 */
+	struct podperf_interrupt_kinds taken; /* nanoseconds, from the threads of the cgroup, or from idle */
+	/* In the row of the idle task: all interrupts of this CPU; else 0. */
+	struct podperf_interrupt_kinds node;    /* nanoseconds */
+	struct podperf_interrupt_kinds counted; /* number */
 };
 
 /* Key of `interrupts_named`: the handler of a hard interrupt. */

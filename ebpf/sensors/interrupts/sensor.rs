@@ -3,29 +3,30 @@
 use std::mem::offset_of;
 
 use crate::{
-    abi::{PODPERF_INTERRUPT_HANDLERS, podperf_hard_interrupts, podperf_interrupt_times, podperf_interrupts},
+    abi::{PODPERF_INTERRUPT_HANDLERS, podperf_hard_interrupts, podperf_interrupt_kinds, podperf_interrupts},
     sensor::{Entries, Family, Hook, Label, Map, Program, Sensor, Series, Unit, Words, names},
 };
 
-/// Returns a series for each field of the times at this offset, whose label is the name of the field.
+/// Returns a series for each field of the kinds at this offset, whose label is the name of the field.
 macro_rules! kinds {
-    ($times:expr, $($field:ident),* $(,)?) => {
+    ($kinds:expr, $($field:ident),* $(,)?) => {
         [$(Series {
             labels: [stringify!($field), ""],
-            words: Words::Total(($times + offset_of!(podperf_interrupt_times, $field)) / size_of::<u64>()),
+            words: Words::Total(($kinds + offset_of!(podperf_interrupt_kinds, $field)) / size_of::<u64>()),
         }),*]
     };
 }
 
 /// The number of kinds of interrupts.
-const KINDS: usize = size_of::<podperf_interrupt_times>() / size_of::<u64>();
+const KINDS: usize = size_of::<podperf_interrupt_kinds>() / size_of::<u64>();
 
-const fn kinds(times: usize) -> [Series; KINDS] {
-    kinds![times, hardirq, hi, timer, net_tx, net_rx, block, irq_poll, tasklet, sched, hrtimer, rcu]
+const fn kinds(offset: usize) -> [Series; KINDS] {
+    kinds![offset, hardirq, hi, timer, net_tx, net_rx, block, irq_poll, tasklet, sched, hrtimer, rcu]
 }
 
 const TAKEN: [Series; KINDS] = kinds(offset_of!(podperf_interrupts, taken));
 const NODE: [Series; KINDS] = kinds(offset_of!(podperf_interrupts, node));
+const COUNTED: [Series; KINDS] = kinds(offset_of!(podperf_interrupts, counted));
 
 const KIND: &[Label] = &[Label { name: "kind", attribute: "podperf.interrupt.kind" }];
 const SINCE: &str = "Linux 2.6.31";
@@ -35,7 +36,7 @@ const SOFT: &str = "softirq, interrupts on";
 /// See README.md.
 pub(super) static SENSOR: Sensor = Sensor {
     names: names!("interrupts"),
-    about: "counts the time that interrupts take from threads and from idle CPUs",
+    about: "counts interrupts, and the time that they take from threads and from idle CPUs",
     is_default: false,
     settings: &[],
     words: size_of::<podperf_interrupts>() / size_of::<u64>(),
@@ -55,6 +56,14 @@ pub(super) static SENSOR: Sensor = Sensor {
             unit: Unit::Seconds,
             labels: KIND,
             series: &NODE,
+        },
+        Family {
+            name: "interrupts",
+            instrument: "interrupts",
+            help: "Interrupts that ended, all CPUs together",
+            unit: Unit::Things("{interrupt}"),
+            labels: KIND,
+            series: &COUNTED,
         },
         Family {
             name: "idle_interrupted",
@@ -100,5 +109,6 @@ pub(super) static SENSOR: Sensor = Sensor {
 };
 
 /// Each word from `taken` on has a series.
-const _: () =
-    assert!(TAKEN.len() + NODE.len() == SENSOR.words - offset_of!(podperf_interrupts, taken) / size_of::<u64>());
+const _: () = assert!(
+    TAKEN.len() + NODE.len() + COUNTED.len() == SENSOR.words - offset_of!(podperf_interrupts, taken) / size_of::<u64>()
+);

@@ -92,7 +92,7 @@ mod tests {
         model::sensor_words::SensorWords,
     };
 
-    /// The idle task's row has both: the time of the node, and that of idle CPUs, which is a part of it.
+    /// The idle task's row has the counts of the node, and those of idle CPUs, which are a part of them.
     #[test]
     fn series_of_the_node_are_words_of_the_idle_row_and_those_of_rows_are_not() {
         let sensor = sensors::named("interrupts").unwrap();
@@ -100,7 +100,7 @@ mod tests {
             Words::Total(at) => at,
             words => panic!("{words:?}"),
         };
-        let (of_rows, [of_node, of_idle]) = (&sensor.families[0], sensor.node) else { panic!("{sensor:?}") };
+        let (of_rows, [of_node, counted, of_idle]) = (&sensor.families[0], sensor.node) else { panic!("{sensor:?}") };
         assert_eq!(total(of_rows), total(of_idle));
         let usage = |numbers: &[(usize, u128)]| {
             let mut words = SensorWords::default();
@@ -115,7 +115,7 @@ mod tests {
             shown: Shown::ALL,
         };
         let mut snapshot = Snapshot::of_rows(SystemTime::UNIX_EPOCH, vec![row]);
-        snapshot.idle = usage(&[(total(of_node), 3_000_000_000), (total(of_idle), 1_000_000_000)]);
+        snapshot.idle = usage(&[(total(of_node), 3_000_000_000), (total(counted), 7), (total(of_idle), 1_000_000_000)]);
         let families = families(&snapshot, &[sensor]);
         let found: Vec<_> = families
             .iter()
@@ -130,6 +130,7 @@ mod tests {
             [
                 ("podperf_cgroup_interrupted", 1, Value::Real(2.0)),
                 ("podperf_node_interrupted", 0, Value::Real(3.0)),
+                ("podperf_node_interrupts", 0, Value::count(7)),
                 ("podperf_node_idle_interrupted", 0, Value::Real(1.0)),
             ]
         );
