@@ -23,12 +23,16 @@ pub(crate) const TESTS: &[Test] = tests![
 const ON: &str = "sensors: {workqueues: {enabled: true}}\nmetrics: {classicBuckets: true}\n";
 const RUNS: &str = "podperf_node_workqueue_runs_total";
 const TIME: &str = "podperf_node_workqueue_seconds_total";
+const WAITS: &str = "podperf_node_workqueue_waits_total";
+const WAITED: &str = "podperf_node_workqueue_wait_seconds_total";
 const LATENCY: &str = "podperf_node_workqueue_latency_seconds";
 /// The function that hands the bytes of a terminal over to its reader.
 const TERMINAL: &[(&str, &str)] = &[("function", "flush_to_ldisc")];
 /// Those who wait for an item queue a barrier behind it. The kernel does not report its activation.
 const BARRIER: &[(&str, &str)] = &[("function", "wq_barrier_func")];
 const WRITES: u32 = 2_000;
+/// The rounding of sums of seconds.
+const ROUNDING: f64 = 1e-6;
 /// The time after a byte was read in which the item ends that handed it over.
 const PAUSE: Duration = Duration::from_millis(1);
 /// The time limit for the name of a function, which the agent looks for each ten seconds.
@@ -77,6 +81,11 @@ fn each_write_to_a_terminal_is_a_run_of_its_function() -> Result<()> {
     ensure!((all - started).abs() <= writes * 0.1, "{all} items ended, {of_barriers} barriers, and {started} started");
     let waited = grown(&before, &after, &format!("{LATENCY}_sum"), &[]);
     ensure!(waited > 0.0, "no item waited for a worker");
+    let waits = grown(&before, &after, WAITS, TERMINAL);
+    ensure!(waits == runs, "{runs} items of the terminal ended, and {waits} of them waited");
+    let of_terminal = grown(&before, &after, WAITED, TERMINAL);
+    let most = waited + ROUNDING;
+    ensure!(of_terminal > 0.0 && of_terminal <= most, "items of the terminal waited {of_terminal} s of {waited} s");
     // Names only: an address would be a number.
     let is_name = |name: &String| !name.starts_with("0x") && !name.starts_with("ffff");
     let functions = after.samples().iter().filter(|sample| sample.name == RUNS);

@@ -32,7 +32,7 @@ use podperf::{
         status::{Part, State},
         usage::Usage,
         wait::{Unwind, WaitReason, WaitState},
-        works::WorkCounts,
+        works::{Work, WorkCounts},
     },
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
     stacks::{BpfProgram, FrameOwner, Proofs, SymbolStats},
@@ -98,7 +98,8 @@ impl CountedNode {
     pub(crate) fn scrape(&self) -> Result<String> {
         let seconds = self.begin.elapsed().as_secs_f64();
         let works = WorkCounts::default();
-        works.add(Some("flush_to_ldisc"), grown(100, seconds), grown(2 * MS, seconds));
+        let (runs, ns) = (grown(100, seconds), grown(2 * MS, seconds));
+        works.add(Some("flush_to_ldisc"), Work { runs, ns, waits: runs, waited_ns: ns });
         let facts = AgentFacts {
             sensors: sensors::named("calls").into_iter().collect(),
             created_series: false,

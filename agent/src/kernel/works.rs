@@ -15,7 +15,7 @@ use super::{
     raw::{self, Then},
     symbols,
 };
-use crate::model::works::WorkCounts;
+use crate::model::works::{Work, WorkCounts};
 
 /// The map of counts by the address of the function.
 const FUNCTIONS: &str = "workqueues_functions";
@@ -86,9 +86,18 @@ impl Works {
                 None => continue,
             };
             let posted = self.posted.insert(*function, *counts);
-            let (runs, ns) = posted.map_or((0, 0), |posted| (posted.runs, posted.ns));
-            self.counts.add(name, counts.runs.saturating_sub(runs), counts.ns.saturating_sub(ns));
+            self.counts.add(name, growth(counts, &posted.unwrap_or_else(bytemuck::Zeroable::zeroed)));
         }
+    }
+}
+
+/// Returns what was counted since an earlier reading. The kernel adds to one number after the other.
+fn growth(counts: &abi::podperf_work, posted: &abi::podperf_work) -> Work {
+    Work {
+        runs: counts.runs.saturating_sub(posted.runs),
+        ns: counts.ns.saturating_sub(posted.ns),
+        waits: counts.waits.saturating_sub(posted.waits),
+        waited_ns: counts.waited_ns.saturating_sub(posted.waited_ns),
     }
 }
 
@@ -100,22 +109,26 @@ mod tests {
     const NAMELESS: u64 = 0xffff_ffff_c000_0100;
     const NEW: u64 = 0xffff_ffff_8100_0200;
 
-    fn sums(works: &Works) -> Vec<(String, u64, u64)> {
-        let (runs, times) = (works.counts().runs(), works.counts().times());
-        runs.into_iter().map(|(function, runs)| (function.name().to_owned(), runs, times[&function])).collect()
+    fn sums(works: &Works) -> Vec<(String, Work)> {
+        works.counts().sums().into_iter().map(|(function, work)| (function.name().to_owned(), work)).collect()
     }
 
     #[test]
     fn counts_are_added_under_names_and_an_address_without_one_is_of_the_rest() {
         let names = HashMap::from([(NAMED, Some("flush".to_owned())), (NAMELESS, None)]);
         let mut works = Works { names, ..Works::default() };
-        let counts = |runs, ns| abi::podperf_work { runs, ns, since_ns: 0 };
+        // One item of each address was a barrier.
+        let counts =
+            |runs: u64, ns| abi::podperf_work { runs, ns, since_ns: 0, waits: runs - 1, waited_ns: 3 * (runs - 1) };
         works.post(&[(NAMED, counts(2, 30)), (NAMELESS, counts(1, 5)), (NEW, counts(7, 70))]);
-        let sum = |name: &str, runs, ns| (name.to_owned(), runs, ns);
-        assert_eq!(sums(&works), [sum("(other)", 1, 5), sum("flush", 2, 30)]);
+        let sum = |name: &str, runs: u64, ns, barriers: u64| {
+            let (waits, waited_ns) = (runs - barriers, 3 * (runs - barriers));
+            (name.to_owned(), Work { runs, ns, waits, waited_ns })
+        };
+        assert_eq!(sums(&works), [sum("(other)", 1, 5, 1), sum("flush", 2, 30, 1)]);
         // The counts of the new function have waited for its name.
         works.names.insert(NEW, Some("sync".to_owned()));
         works.post(&[(OTHERS, counts(4, 40)), (NAMED, counts(3, 50)), (NEW, counts(8, 80))]);
-        assert_eq!(sums(&works), [sum("(other)", 5, 45), sum("flush", 3, 50), sum("sync", 8, 80)]);
+        assert_eq!(sums(&works), [sum("(other)", 5, 45, 2), sum("flush", 3, 50, 1), sum("sync", 8, 80, 1)]);
     }
 }

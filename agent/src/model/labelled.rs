@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::AddAssign,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -14,22 +15,22 @@ pub trait Labels: Clone + Ord {
     fn rest() -> Self;
 }
 
-/// One sum for each of the first labels, and one for all further labels. A series is never removed, so no sum falls.
-/// Clones share the sums.
+/// One sum for each of the first labels, and one for all further labels. A series is never removed, so no sum falls. A
+/// sum may have several numbers. Clones share the sums.
 #[derive(Clone, Debug)]
-pub struct Labelled<L> {
-    sums: Arc<Mutex<BTreeMap<L, u64>>>,
+pub struct Labelled<L, S = u64> {
+    sums: Arc<Mutex<BTreeMap<L, S>>>,
     /// The largest number of series with labels of their own.
     most: usize,
 }
 
-impl<L: Labels> Default for Labelled<L> {
+impl<L: Labels, S: Clone + Default + PartialEq + AddAssign> Default for Labelled<L, S> {
     fn default() -> Self {
         Self::at_most(L::MOST)
     }
 }
 
-impl<L: Labels> Labelled<L> {
+impl<L: Labels, S: Clone + Default + PartialEq + AddAssign> Labelled<L, S> {
     /// Returns sums of at most so many labels, beside that of the rest.
     #[must_use]
     pub fn at_most(most: usize) -> Self {
@@ -37,8 +38,8 @@ impl<L: Labels> Labelled<L> {
     }
 
     /// Adds to the sum of these labels. A label without a sum of its own counts as one of the rest.
-    pub fn add(&self, labels: &L, more: u64) {
-        if more == 0 {
+    pub fn add(&self, labels: &L, more: S) {
+        if more == S::default() {
             return;
         }
         let mut sums = Mutex::lock(&self.sums).unwrap_or_else(PoisonError::into_inner);
@@ -50,13 +51,13 @@ impl<L: Labels> Labelled<L> {
 
     /// Returns the sums that are not 0.
     #[must_use]
-    pub fn sums(&self) -> BTreeMap<L, u64> {
+    pub fn sums(&self) -> BTreeMap<L, S> {
         Mutex::lock(&self.sums).unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the sums. The series of the rest is there even if it is 0.
     #[must_use]
-    pub fn sums_and_rest(&self) -> BTreeMap<L, u64> {
+    pub fn sums_and_rest(&self) -> BTreeMap<L, S> {
         let mut sums = self.sums();
         sums.entry(L::rest()).or_default();
         sums

@@ -1,6 +1,6 @@
 //! Items of the kernel's work queues that ran, by the function that they call. Pure.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::AddAssign};
 
 use super::labelled::{Labelled, Labels};
 
@@ -24,36 +24,48 @@ impl Labels for WorkFunction {
     }
 }
 
-/// The runs of work items by function. Clones share the counts.
-#[derive(Clone, Debug, Default)]
-pub struct WorkCounts {
-    runs: Labelled<WorkFunction>,
-    ns: Labelled<WorkFunction>,
+/// Numbers of work items that ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Number of runs.
+    pub runs: u64,
+    /// Time from their starts to their ends, in nanoseconds.
+    pub ns: u64,
+    /// Number of the runs before which the item was seen to wait for a worker.
+    pub waits: u64,
+    /// Time of these waits, from the activations to the starts, in nanoseconds.
+    pub waited_ns: u64,
 }
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, more: Self) {
+        self.runs += more.runs;
+        self.ns += more.ns;
+        self.waits += more.waits;
+        self.waited_ns += more.waited_ns;
+    }
+}
+
+/// The work items by function. Clones share the counts.
+#[derive(Clone, Debug, Default)]
+pub struct WorkCounts(Labelled<WorkFunction, Work>);
 
 impl WorkCounts {
     /// Returns counts with series for at most so many functions, beside that of the rest.
     #[must_use]
     pub fn at_most(most: usize) -> Self {
-        Self { runs: Labelled::at_most(most), ns: Labelled::at_most(most) }
+        Self(Labelled::at_most(most))
     }
 
-    /// Adds runs and their time in nanoseconds. A function without a name counts as one of the rest.
-    pub fn add(&self, function: Option<&str>, runs: u64, ns: u64) {
+    /// Adds work. A function without a name counts as one of the rest.
+    pub fn add(&self, function: Option<&str>, more: Work) {
         let function = function.map_or_else(WorkFunction::rest, |name| WorkFunction(name.to_owned()));
-        self.runs.add(&function, runs);
-        self.ns.add(&function, ns);
+        self.0.add(&function, more);
     }
 
-    /// Returns the number of runs of each function.
+    /// Returns the work of each function.
     #[must_use]
-    pub fn runs(&self) -> BTreeMap<WorkFunction, u64> {
-        self.runs.sums()
-    }
-
-    /// Returns the time from the starts to the ends of the runs of each function, in nanoseconds.
-    #[must_use]
-    pub fn times(&self) -> BTreeMap<WorkFunction, u64> {
-        self.ns.sums()
+    pub fn sums(&self) -> BTreeMap<WorkFunction, Work> {
+        self.0.sums()
     }
 }

@@ -90,24 +90,25 @@ static __noinline struct podperf_workqueues *row_of_node(void)
 	return row;
 }
 
-/* Ends the wait of an item for a worker. A wait whose begin was not seen is not counted. */
-static __always_inline void end_wait(__u64 work)
+/* Ends the wait of an item for a worker, and returns its length plus 1. Returns 0 if its begin was not seen. */
+static __always_inline __u64 end_wait(__u64 work)
 {
 	__u64 *since = bpf_map_lookup_elem(&workqueues_waiting, &work), ns, bucket;
 	struct podperf_workqueues *row;
 
 	if (!since)
-		return;
+		return 0;
 	ns = bpf_ktime_get_ns() - *since;
 	bpf_map_delete_elem(&workqueues_waiting, &work);
 	row = row_of_node();
 	bucket = bucket_of(ns, PODPERF_HISTOGRAM_BUCKETS);
 	/* The mask is in assembly, because the compiler would remove it. It bounds the index for the verifier. */
 	asm volatile("%0 &= 31" : "+r"(bucket));
-	if (!row || bucket >= PODPERF_HISTOGRAM_BUCKETS)
-		return;
-	row->latency[0] += ns;
-	row->latency[1 + bucket]++;
+	if (row && bucket < PODPERF_HISTOGRAM_BUCKETS) {
+		row->latency[0] += ns;
+		row->latency[1 + bucket]++;
+	}
+	return ns + 1;
 }
 
 /* Returns a new entry of a function, or that of all further functions, which gets its place before any function. */
@@ -128,12 +129,13 @@ static __always_inline void end_run_of(__u64 work)
 	struct work_key key = key_of_run(work);
 	struct podperf_work_run *run = bpf_map_lookup_elem(&workqueues_running, &key);
 	struct podperf_work *sum;
-	__u64 function, ns;
+	__u64 function, waited_ns, ns;
 
 	if (!run)
 		return;
 	ns = bpf_ktime_get_ns() - run->since_ns;
 	function = run->function;
+	waited_ns = run->waited_ns;
 	bpf_map_delete_elem(&workqueues_running, &key);
 	sum = bpf_map_lookup_elem(&workqueues_functions, &function);
 	if (!sum)
@@ -144,6 +146,10 @@ static __always_inline void end_run_of(__u64 work)
 	}
 	__sync_fetch_and_add(&sum->runs, 1);
 	__sync_fetch_and_add(&sum->ns, ns);
+	if (waited_ns) {
+		__sync_fetch_and_add(&sum->waits, 1);
+		__sync_fetch_and_add(&sum->waited_ns, waited_ns - 1);
+	}
 }
 
 SEC("tp_btf/workqueue_activate_work")
@@ -174,7 +180,7 @@ int BPF_PROG(workqueues_start, struct work_struct *work)
 	if (!account)
 		return 0;
 	began = begin_own_run(account);
-	end_wait((__u64)work);
+	run.waited_ns = end_wait((__u64)work);
 	if (!is_shed(PODPERF_SHED_SENSORS)) {
 		key = key_of_run((__u64)work);
 		run.function = (__u64)work->func;

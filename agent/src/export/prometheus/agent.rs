@@ -263,13 +263,17 @@ fn hard_interrupts(families: &mut Vec<Family>, observation: &Observation) {
 
 fn works(families: &mut Vec<Family>, counts: &WorkCounts) {
     let (mut runs, mut times) = (rows::NODE_WORK_RUNS.family(), rows::NODE_WORK_TIME.family());
-    for (function, count) in counts.runs() {
-        runs.push(&[function.name()], Value::Count(count));
+    let (mut waits, mut waited) = (rows::NODE_WORK_WAITS.family(), rows::NODE_WORK_WAIT_TIME.family());
+    for (function, work) in counts.sums() {
+        let function = [function.name()];
+        runs.push(&function, Value::Count(work.runs));
+        times.push(&function, Value::seconds(work.ns));
+        if work.waits > 0 {
+            waits.push(&function, Value::Count(work.waits));
+            waited.push(&function, Value::seconds(work.waited_ns));
+        }
     }
-    for (function, ns) in counts.times() {
-        times.push(&[function.name()], Value::seconds(ns));
-    }
-    families.extend([runs, times].into_iter().filter(|family| !family.samples.is_empty()));
+    families.extend([runs, times, waits, waited].into_iter().filter(|family| !family.samples.is_empty()));
 }
 
 fn debug_files(families: &mut Vec<Family>, stats: &FetchStats) {

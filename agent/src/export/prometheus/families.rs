@@ -78,6 +78,10 @@ families! {
         "Items of the kernel's work queues that ended, by the function that they call; at most `sensors.workqueues.maxFunctions` series and one for all others";
     NODE_WORK_TIME: Counter "podperf_node_workqueue" in Seconds ["function"] when "with `sensors.workqueues.enabled`",
         "Time of these items from their start to their end, asleep or awake";
+    NODE_WORK_WAITS: Counter "podperf_node_workqueue_waits" ["function"] when "with `sensors.workqueues.enabled`",
+        "Those of these items that were seen to wait for a worker: all but barriers";
+    NODE_WORK_WAIT_TIME: Counter "podperf_node_workqueue_wait" in Seconds ["function"] when "with `sensors.workqueues.enabled`",
+        "Time of these waits, from the item's activation to its start";
     NODE_PROGRAM_RUNS: Counter "podperf_node_bpf_program_runs" ["program", "tag"] when "in the mode `profiles`, once somebody has enabled the kernel's statistics of programs",
         "Runs of BPF programs of the node by the kernel's own count, exact; at most 256 series and one for all others";
     NODE_PROGRAM_RUN_TIME: Counter "podperf_node_bpf_program_run_time" in Seconds ["program", "tag"] when "in the mode `profiles`, once somebody has enabled the kernel's statistics of programs",
