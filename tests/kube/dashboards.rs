@@ -79,6 +79,7 @@ const EMPTY: &[(&str, &str, &str)] = &[
     ("podperf-workload", "All replicas", "IPC needs counters"),
     ("podperf-pod", "Stacks that are cut off or guessed", "those of the loads are whole"),
     ("podperf-node", "Work queues", "the sensor is off"),
+    ("podperf-node", "Wait of work items for a worker", "the sensor is off"),
     ("podperf-pod", "System calls", "the sensor is off"),
     ("podperf-pod", "System calls that fail", "the sensor is off"),
 ];

@@ -31,6 +31,7 @@ export function addNode(text, { cluster, node, cpu, cpus }, agent) {
     const labels = { ...agent, kind };
     text.counter("podperf_node_interrupted_seconds_total", labels, constant(cores), { noise: 0.1 });
     text.counter("podperf_node_idle_interrupted_seconds_total", labels, constant(0.4 * cores), { noise: 0.1 });
+    text.counter("podperf_node_interrupts_total", labels, constant(3e5 * cores), { noise: 0.1 });
   }
   for (const [interrupt, rate] of Object.entries({ "nvme0q*": 900, "eth0-TxRx-*": 2600, ahci: 12, other: 3 })) {
     const labels = { ...agent, interrupt };
@@ -40,6 +41,8 @@ export function addNode(text, { cluster, node, cpu, cpus }, agent) {
   for (const [fn, threads] of Object.entries({ wb_workfn: 0.21, flush_to_ldisc: 0.02, vmstat_update: 0.004 })) {
     const labels = { ...agent, function: fn };
     text.counter("podperf_node_workqueue_seconds_total", labels, constant(threads), { noise: 0.1 });
+    text.counter("podperf_node_workqueue_waits_total", labels, constant(1e4 * threads), { noise: 0.1 });
+    text.counter("podperf_node_workqueue_wait_seconds_total", labels, constant(0.4 * threads), { noise: 0.1 });
   }
   const info = { ...agent, vendor: cpu.vendor, cpuid: cpu.cpuid, model_name: cpu.model };
   text.gauge("podperf_node_cpu_info", info, constant(1), { history: true });
