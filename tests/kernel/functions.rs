@@ -31,6 +31,7 @@ pub(crate) const TESTS: &[Test] = tests![
     counts_follow_the_name_of_a_function_when_the_list_changes,
     a_function_of_the_kernel_is_measured_or_refused_by_its_name,
     a_recording_measures_a_function_of_its_subject_and_nothing_after_it,
+    a_recording_ends_early_by_calls_of_its_own_function_alone,
     readers_have_no_function_measured_that_the_configuration_does_not_allow,
     #[land]
     a_function_that_is_not_in_the_file_is_refused_and_the_others_are_measured,
@@ -274,6 +275,42 @@ fn a_recording_measures_a_function_of_its_subject_and_nothing_after_it() -> Resu
     let _: SleepersReport = run(&sleepers(&cgroup))?;
     let after = runs(&agent)?;
     ensure!(before.is_some() && before == after, "the probe is still there: {before:?} runs, then {after:?}");
+    end(&mut sees, Signal::SIGKILL, Duration::from_secs(5));
+    Ok(())
+}
+
+/// `podperf_recurse` calls itself once for each level, and `podperf_wait_outer` at the last level.
+fn a_recording_ends_early_by_calls_of_its_own_function_alone() -> Result<()> {
+    const SECONDS: f64 = 4.0;
+    let agent = Agent::start(&format!("{ANY}\noverhead: {{maxPercent: 0}}"))?;
+    let cgroup = TestCgroup::new("recursive")?;
+    let _load =
+        Load::start(&format!("sleepers --waits 100000 --millis 1 --depth 50 --cgroup {}", cgroup.path().display()))?;
+    let mut sees = cgroup.command().args(["sleep", "600"]).spawn().context("failed to start sleep")?;
+    let binary = load::binary()?;
+    let begins = || -> Result<f64> {
+        Ok(agent.fresh_metrics()?.sum("podperf_bpf_program_runs_total", &[("program", "functions_begin")]))
+    };
+    let record = |symbol: &str| -> Result<String> {
+        let function = format!("{}:{symbol}", binary.display());
+        let path = format!("/debug/latency?subject={}&function={function}&seconds={SECONDS}", cgroup.kernel_path());
+        let (status, _, body) = http::get_within(Duration::from_secs(120), agent.address(), &path)?;
+        let text = String::from_utf8(body)?;
+        ensure!(status == 200, "{status}: {text}");
+        Ok(text)
+    };
+    let before = begins()?;
+    let (often, seldom) = thread::scope(|scope| {
+        let often = scope.spawn(|| record("podperf_recurse"));
+        let seldom = record("podperf_wait_outer");
+        (often.join().expect("the client panicked"), seldom)
+    });
+    let (often, seldom, rate) = (often?, seldom?, (begins()? - before) / SECONDS);
+    let is_early = |text: &str| text.contains("# ended early: the node calls it");
+    suite::tell(&format!("{rate} begins a second, the recursive function ended early: {}", is_early(&often)));
+    ensure!(!is_early(&seldom), "the recording of the other function ended early: {seldom}");
+    // A slow machine does not make so many calls.
+    ensure!(is_early(&often) || rate < 15_000.0, "{rate} calls a second were measured: {often}");
     end(&mut sees, Signal::SIGKILL, Duration::from_secs(5));
     Ok(())
 }

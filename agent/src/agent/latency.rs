@@ -2,11 +2,12 @@
 //! measured anyway, and another one borrows a place of the sensor for the length of the recording.
 
 use std::{
+    io, mem,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use super::Agent;
 use crate::{
@@ -18,14 +19,16 @@ use crate::{
         functions::{Code, MOST, SENSOR},
         ids::PodRef,
         mode::Mode,
-        sensors::{self, Hook, Program},
     },
     pods::Pod,
     recording::{
         Latency, RecordError, Registration, Selector, SubjectName, WantedLatency, blocking, calls_between,
         calls_of_node,
     },
-    stacks::{Whom, lending::Lent},
+    stacks::{
+        Whom,
+        lending::{Lent, Measured},
+    },
 };
 
 /// The most calls of a borrowed function in a second, on all of the node, also such as are not counted: they cost up to
@@ -70,36 +73,32 @@ impl Agent {
         if is_shed(&before) {
             return Err(RecordError::NotTaken(SHED.into()));
         }
-        let most = borrowed.as_ref().map(|(_, code)| most_calls(code));
-        let measured = match borrowed {
+        let not = |why: String| RecordError::NotTaken(format!("`{}` is not measured: {why}", wanted.function));
+        let mut begins = match borrowed {
             Some((lent, code)) => {
-                let whom = whom(&selector, &before.snapshot);
-                let measured = blocking(move || lent.measure(&code, whom)).await;
-                let not = |why: String| RecordError::NotTaken(format!("`{}` is not measured: {why}", wanted.function));
-                Some(measured.map_err(not)?)
+                let (most, whom) = (most_calls(&code), whom(&selector, &before.snapshot));
+                let measured = blocking(move || lent.measure(&code, whom)).await.map_err(&not)?;
+                Some(Begins::of(measured, most).map_err(|error| not(error.to_string()))?)
             }
             None => None,
         };
         registration.began();
         let began = Instant::now();
-        let mut watch = Watch {
-            function,
-            most,
-            first: calls_of_node(&before.snapshot, function),
-            last: before.clone(),
-            called: Called::of(&before, function),
-        };
+        let first = calls_of_node(&before.snapshot, function);
+        let mut watch = Watch { function, first, begins: begins.as_mut() };
         let ended = self.watch(&mut registration, began + wanted.duration, &mut watch).await?;
         let lasted = began.elapsed();
-        let lent = match measured {
-            Some(measured) => blocking(move || measured.end()).await,
+        let is_borrowed = begins.is_some();
+        let lent = match begins {
+            Some(Begins { measured, .. }) => blocking(move || measured.end()).await,
             None => None,
         };
         let after = self.read_since(SystemTime::now()).await?;
         drop(lent);
-        let duration = match most {
-            Some(_) => lasted,
-            None => after.snapshot.taken.duration_since(before.snapshot.taken).unwrap_or(lasted),
+        let duration = if is_borrowed {
+            lasted
+        } else {
+            after.snapshot.taken.duration_since(before.snapshot.taken).unwrap_or(lasted)
         };
         Ok(Latency {
             function: wanted.function.clone(),
@@ -154,9 +153,9 @@ impl Agent {
         &self,
         registration: &mut Registration,
         end: Instant,
-        watch: &mut Watch,
+        watch: &mut Watch<'_>,
     ) -> Result<Option<String>, RecordError> {
-        let mut looks = interval(LOOK_EVERY);
+        let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -165,82 +164,76 @@ impl Agent {
                 _ = looks.tick() => {}
             }
             let now = self.reader.read(Purpose::Look).await?;
-            if let Some(why) = watch.look(now) {
+            if let Some(why) = watch.look(&now) {
                 return Ok(Some(why));
             }
-            registration.set_count(watch.count());
+            registration.set_count(watch.count(&now));
         }
     }
 }
 
-/// The calls of a recording so far.
+/// A recording that goes on.
 #[derive(Debug)]
-struct Watch {
+struct Watch<'a> {
     function: usize,
-    /// The most calls in a second; `None` for a function that the configuration measures.
-    most: Option<u128>,
     /// The number of calls of the node before the recording.
     first: u128,
-    last: Arc<Observation>,
-    /// The numbers of the last reading.
-    called: Called,
+    /// `None` for a function that the configuration measures.
+    begins: Option<&'a mut Begins>,
 }
 
-/// The numbers of a reading that tell how often a function is called.
-#[derive(Clone, Copy, Debug)]
-struct Called {
-    /// Begins that the probes of all functions saw.
-    begun: u128,
-    /// Calls of all other functions.
-    others: u128,
-}
-
-impl Called {
-    fn of(observation: &Observation, function: usize) -> Self {
-        let begins = |program: &&Program| program.hook == Hook::FunctionBegin;
-        let name = sensors::named(SENSOR).and_then(|sensor| sensor.programs.iter().find(begins));
-        let runs = observation.programs.iter().filter(|program| name.is_some_and(|it| it.name == program.program));
-        let others = (0..MOST).filter(|other| *other != function);
-        Self {
-            begun: runs.map(|program| u128::from(program.runs)).sum(),
-            others: others.map(|other| calls_of_node(&observation.snapshot, other)).sum(),
-        }
-    }
-
-    /// Returns the number of calls since an earlier reading. It has those that are in no histogram: calls within calls,
-    /// calls in interrupts, and calls that never return.
-    const fn since(self, earlier: Self) -> u128 {
-        let others = self.others.saturating_sub(earlier.others);
-        self.begun.saturating_sub(earlier.begun).saturating_sub(others)
-    }
-}
-
-impl Watch {
-    /// Takes the next reading. Returns the reason if the recording must end now.
-    fn look(&mut self, now: Arc<Observation>) -> Option<String> {
-        let last = std::mem::replace(&mut self.last, now);
-        let now = &self.last;
+impl Watch<'_> {
+    /// Looks at the next reading. Returns the reason if the recording must end now.
+    fn look(&mut self, now: &Observation) -> Option<String> {
         if is_shed(now) {
             return Some(SHED.into());
         }
-        let most = self.most?;
-        let called = Called::of(now, self.function);
-        let calls = called.since(std::mem::replace(&mut self.called, called));
-        // The reading may be the same one, or the clock was set back.
-        let over = now.snapshot.taken.duration_since(last.snapshot.taken).unwrap_or_default();
-        if over.is_zero() {
-            return None;
-        }
-        let rate = calls.saturating_mul(1_000_000_000) / over.as_nanos();
-        if rate <= most {
-            return None;
-        }
-        Some(format!("the node calls it {rate} times a second, and at most {most} are measured"))
+        let begins = self.begins.as_mut()?;
+        let number = match begins.measured.begun() {
+            Ok(number) => number,
+            Err(error) => return Some(format!("the number of calls cannot be read: {error}")),
+        };
+        let rate = begins.rate.advance(number, Instant::now());
+        let most = begins.most;
+        (rate > most).then(|| format!("the node calls it {rate} times a second, and at most {most} are measured"))
     }
 
-    fn count(&self) -> u64 {
-        let calls = calls_of_node(&self.last.snapshot, self.function).saturating_sub(self.first);
+    fn count(&self, now: &Observation) -> u64 {
+        let calls = calls_of_node(&now.snapshot, self.function).saturating_sub(self.first);
         u64::try_from(calls).unwrap_or(u64::MAX)
+    }
+}
+
+/// A borrowed function that is measured, with the begins of its calls. They have those of calls that are in no
+/// histogram: calls within calls, calls in interrupts, and calls that never return.
+#[derive(Debug)]
+struct Begins {
+    measured: Measured,
+    /// The most in a second.
+    most: u128,
+    rate: Rate,
+}
+
+impl Begins {
+    fn of(measured: Measured, most: u128) -> io::Result<Self> {
+        let rate = Rate { number: measured.begun()?, at: Instant::now() };
+        Ok(Self { measured, most, rate })
+    }
+}
+
+/// A number that grows, and the time at which it was read.
+#[derive(Debug)]
+struct Rate {
+    number: u64,
+    at: Instant,
+}
+
+impl Rate {
+    /// Takes the next number. Returns the growth in a second since the previous one.
+    fn advance(&mut self, number: u64, at: Instant) -> u128 {
+        let more = number.saturating_sub(mem::replace(&mut self.number, number));
+        let over = at.duration_since(mem::replace(&mut self.at, at));
+        u128::from(more) * 1_000_000_000 / over.as_nanos().max(1)
     }
 }
 
@@ -316,11 +309,11 @@ mod tests {
     }
 
     #[test]
-    fn begins_that_no_call_accounts_for_are_those_of_the_borrowed_function() {
-        let (before, after) = (Called { begun: 100, others: 70 }, Called { begun: 1100, others: 90 });
-        assert_eq!(after.since(before), 980);
-        // Calls of others that began before the first reading ended.
-        assert_eq!(Called { begun: 110, others: 99 }.since(before), 0);
+    fn the_rate_of_begins_is_that_since_the_last_look() {
+        let at = Instant::now();
+        let mut rate = Rate { number: 100, at };
+        assert_eq!(rate.advance(1100, at + LOOK_EVERY), 1000);
+        assert_eq!(rate.advance(1400, at + 4 * LOOK_EVERY), 100);
     }
 
     #[test]

@@ -20,8 +20,9 @@ use super::{
 };
 use crate::{events::SYSFS, model::sensors::Hook};
 
-/// The table of calls of functions of recordings.
+/// The tables of calls of functions of recordings, and of the begins of calls by place.
 const LENT: &str = "functions_lent";
+const BEGUN: &str = "functions_begun";
 
 /// The programs that probed functions call.
 #[derive(Debug)]
@@ -30,6 +31,9 @@ pub struct Probes {
     end: OwnedFd,
     /// The calls of functions of recordings.
     lent: OwnedFd,
+    /// The begins of such calls, with a number for each possible CPU.
+    begun: OwnedFd,
+    copies: usize,
 }
 
 /// The place of a function in the rows.
@@ -69,13 +73,14 @@ struct Kind {
 
 impl Probes {
     /// Returns the programs; `None` if they do not run.
-    pub(super) fn of(object: &Object) -> Option<Self> {
+    pub(super) fn of(object: &Object, copies: usize) -> Option<Self> {
         let called_at = |hook: Hook| {
             let (_, program) = programs().find(|(_, program)| program.hook == hook)?;
             object.descriptor(program.name)?.try_clone_to_owned().ok()
         };
-        let lent = fd(object, LENT).ok()?.try_clone_to_owned().ok()?;
-        Some(Self { begin: called_at(Hook::FunctionBegin)?, end: called_at(Hook::FunctionEnd)?, lent })
+        let table = |name: &str| fd(object, name).ok()?.try_clone_to_owned().ok();
+        let (begin, end) = (called_at(Hook::FunctionBegin)?, called_at(Hook::FunctionEnd)?);
+        Some(Self { begin, end, lent: table(LENT)?, begun: table(BEGUN)?, copies })
     }
 
     /// Probes a function of the kernel.
@@ -111,6 +116,17 @@ impl Probes {
             Some(libc::EPERM | libc::EACCES) => format!("{error} (needs CAP_SYS_ADMIN)"),
             _ => error.to_string(),
         })
+    }
+
+    /// Returns the number of begins of calls at a place that was lent, also of calls that do not count. It never falls.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn begun(&self, place: Place) -> io::Result<u64> {
+        let mut copies = vec![0_u64; self.copies];
+        raw::lookup(self.begun.as_fd(), place.function, &mut copies)?;
+        Ok(copies.iter().sum())
     }
 
     /// Forgets the calls at a place that was lent, whose probes have ended.

@@ -283,7 +283,7 @@ impl Sensors {
     /// Returns the programs that probed functions call; `None` if the sensor `functions` does not run.
     #[must_use]
     pub fn probes(&self) -> Option<Probes> {
-        Probes::of(&self.object)
+        Probes::of(&self.object, self.copies)
     }
 
     /// Returns the states of the sensors that the configuration turns on.

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
+    io,
     os::fd::AsFd as _,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -177,6 +178,16 @@ impl Spare {
 }
 
 impl Measured {
+    /// Returns the number of begins of calls at this place, also of calls that do not count. It never falls.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn begun(&self) -> io::Result<u64> {
+        let Some(Attached { lent, .. }) = &self.0 else { return Ok(0) };
+        lent.spare.0.probes.begun(lent.place)
+    }
+
     /// Ends the probes, and returns the place: nobody else may have it before its counts are read. This blocks until no
     /// program of the probes runs any more.
     #[must_use]

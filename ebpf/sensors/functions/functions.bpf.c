@@ -117,6 +117,16 @@ static __always_inline void begin_lent_call(struct task_struct *task, __u64 cook
 		drop(PODPERF_DROP_SENSOR_TABLE);
 }
 
+/* Counts a begin of a function of a recording. */
+static __always_inline void count_begin(__u64 cookie)
+{
+	__u32 key = function_of(cookie);
+	__u64 *begun = bpf_map_lookup_elem(&functions_begun, &key);
+
+	if (begun)
+		__sync_fetch_and_add(begun, 1);
+}
+
 SEC("kprobe")
 int functions_begin(struct pt_regs *ctx)
 {
@@ -128,6 +138,8 @@ int functions_begin(struct pt_regs *ctx)
 		return 0;
 	began = begin_own_run(account);
 	cookie = bpf_get_attach_cookie(ctx);
+	if (recording_of(cookie))
+		count_begin(cookie);
 	if (is_call_of(current, cookie, stack)) {
 		if (recording_of(cookie))
 			begin_lent_call(current, cookie, stack);

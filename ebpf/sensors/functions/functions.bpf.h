@@ -45,6 +45,17 @@ struct {
 	__type(value, struct podperf_call);
 } functions_lent SEC(".maps");
 
+/*
+ * A place -> the begins of calls of functions of recordings there, also of such as do not count. They are what a
+ * recording costs. It is written by atomic additions, and the agent reads it.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1); /* set by the agent */
+	__type(key, __u32);
+	__type(value, __u64);
+} functions_begun SEC(".maps");
+
 static __always_inline __u64 key_of_call(__u32 pid, __u32 function)
 {
 	return (__u64)pid << 32 | function;

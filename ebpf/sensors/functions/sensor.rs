@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 
 use crate::{
-    abi::{PODPERF_HISTOGRAM_BUCKETS, podperf_call, podperf_functions},
+    abi::{PODPERF_FUNCTIONS, PODPERF_HISTOGRAM_BUCKETS, podperf_call, podperf_functions},
     sensor::{DropReason, Entries, Family, Hook, Label, Map, Program, Sensor, Series, Unit, Words, names},
 };
 
@@ -68,6 +68,13 @@ pub(super) static SENSOR: Sensor = Sensor {
             entries: Entries::PerSlot(1),
             value_bytes: size_of::<u32>(),
             is_per_cpu: false,
+            is_inherited: false,
+        },
+        Map {
+            name: "functions_begun",
+            entries: Entries::Fixed(PODPERF_FUNCTIONS),
+            value_bytes: size_of::<u64>(),
+            is_per_cpu: true,
             is_inherited: false,
         },
     ],
