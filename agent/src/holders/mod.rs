@@ -1,8 +1,10 @@
 //! Finds the processes that hold the node's BPF programs, and takes over the runs that the kernel counts.
 //!
 //! The thread `podperf-holders` looks at descriptors (`walk`) in turns of a fixed size, so that no process can make a
-//! turn long. `fdinfo` reads the kernel's words, `table` keeps what was seen, and `named` adds the names of pods: these
-//! are pure. The thread never enables the kernel's statistics, which would make each run of each program slower.
+//! turn long. A pass is a look at each process. All processes have equal shares of its descriptors, and it ends after
+//! some turns, so that no pod can make it long. `fdinfo` reads the kernel's words, `table` keeps what was seen, and
+//! `named` adds the names of pods: these are pure. The thread never enables the kernel's statistics, which would make
+//! each run of each program slower.
 
 mod fdinfo;
 mod named;
@@ -38,6 +40,8 @@ const PART: &str = "bpf holders";
 const THREAD: &str = "podperf-holders";
 /// The number of turns between two reads of the kernel's list of functions, which takes some 70 ms of CPU time.
 const NAMES_EVERY: u32 = 5;
+/// The most turns of a pass. The descriptors of a pass take up to half of them, and all else the rest.
+const MOST_TURNS: u32 = 30;
 
 /// The settings of the search.
 #[derive(Clone, Debug)]
@@ -55,6 +59,8 @@ pub struct Unread {
     pub denied: u64,
     /// Processes of which only the first descriptors were looked at.
     pub cut: u64,
+    /// Processes that were not reached. The next pass begins with them.
+    pub late: u64,
     /// Pins that could not be opened; one more if there are more pins than are looked at.
     pub pins: u64,
 }
@@ -62,8 +68,8 @@ pub struct Unread {
 impl Unread {
     /// Returns the numbers with the values of their label.
     #[must_use]
-    pub const fn by_reason(&self) -> [(&'static str, u64); 3] {
-        [("denied", self.denied), ("many_descriptors", self.cut), ("pin", self.pins)]
+    pub const fn by_reason(&self) -> [(&'static str, u64); 4] {
+        [("denied", self.denied), ("many_descriptors", self.cut), ("late", self.late), ("pin", self.pins)]
     }
 }
 
@@ -138,17 +144,33 @@ struct Search {
     table: Table,
     /// The process with which the next turn goes on; `None` at the begin of a pass.
     next: Option<Pid>,
+    /// The most descriptors of a process that this pass looks at.
+    share: usize,
     /// The numbers of this pass so far.
+    turns: u32,
     looked: u64,
     unread: Unread,
+    /// The descriptors of each process of this pass, see [`walk::share`].
+    wanted: Vec<usize>,
     /// The number of turns until the names may be read again.
     names_in: u32,
 }
 
 impl Search {
     fn new(settings: HolderSettings, holders: Holders, status: Status) -> Self {
-        let (table, unread) = (Table::default(), Unread::default());
-        Self { settings, holders, status, table, next: None, looked: 0, unread, names_in: 0 }
+        Self {
+            settings,
+            holders,
+            status,
+            table: Table::default(),
+            next: None,
+            share: walk::MOST_OF_PROCESS,
+            turns: 0,
+            looked: 0,
+            unread: Unread::default(),
+            wanted: Vec::new(),
+            names_in: 0,
+        }
     }
 
     fn turn(&mut self) {
@@ -161,7 +183,7 @@ impl Search {
         let first = self.next.take().unwrap_or(Pid(0));
         for (number, pid) in living.range(first..).enumerate() {
             // Each turn goes on by a process at least.
-            if number > 0 && !budget.has_room() {
+            if number > 0 && !budget.has_room(self.share) {
                 self.next = Some(*pid);
                 break;
             }
@@ -169,18 +191,21 @@ impl Search {
         }
         self.find_names();
         self.count_runs();
-        if self.next.is_none() {
-            self.end_pass();
+        self.turns += 1;
+        if self.next.is_none() || self.turns == MOST_TURNS {
+            self.unread.late = self.next.map_or(0, |next| living.range(next..).count() as u64);
+            self.end_pass(living.len());
         }
         let held = self.table.held().into();
         self.holders.seen().held = held;
     }
 
     fn look(&mut self, pid: Pid, budget: &mut Budget) {
-        match walk::look(&walk::directory_of(pid), budget) {
+        match walk::look(&walk::directory_of(pid), self.share, budget) {
             Ok(look) => {
                 self.looked += 1;
                 self.unread.cut += u64::from(look.is_cut);
+                self.wanted.push(if look.is_cut { walk::MOST_OF_PROCESS } else { look.descriptors });
                 if look.programs.is_empty() {
                     self.table.note_none(pid);
                 } else {
@@ -189,6 +214,7 @@ impl Search {
             }
             Err(error) => {
                 self.unread.denied += u64::from(error.kind() == io::ErrorKind::PermissionDenied);
+                self.wanted.push(0);
                 self.table.note_none(pid);
             }
         }
@@ -213,22 +239,28 @@ impl Search {
         }
     }
 
-    fn end_pass(&mut self) {
-        self.table.end_pass();
+    fn end_pass(&mut self, processes: usize) {
+        self.turns = 0;
         let (unread, looked) = (mem::take(&mut self.unread), mem::take(&mut self.looked));
-        let (state, detail) = told(looked, self.table.holders(), unread);
+        let next_share = walk::share(mem::take(&mut self.wanted), processes);
+        let share = mem::replace(&mut self.share, next_share);
+        self.table.end_pass(unread.late == 0 && next_share <= share);
+        let (state, detail) = told(looked, self.table.holders(), unread, share);
         self.status.set(PART, state, detail);
         self.holders.seen().unread = Some(unread);
     }
 }
 
-/// Returns the state of the part after a pass.
-fn told(looked: u64, holders: usize, unread: Unread) -> (State, String) {
-    let Unread { denied, cut, pins } = unread;
+/// Returns the state of the part after a pass that looked at this many processes, each with at most `share`
+/// descriptors.
+fn told(looked: u64, holders: usize, unread: Unread, share: usize) -> (State, String) {
+    let Unread { denied, cut, late, pins } = unread;
     let mut detail = format!("{holders} of {looked} processes hold BPF programs");
+    let cut_at = format!("processes have more than the {share} descriptors that are looked at");
     let parts = [
         (denied, "processes cannot be looked into"),
-        (cut, "processes have more descriptors than are looked at"),
+        (cut, cut_at.as_str()),
+        (late, "processes were not reached, and come first in the next pass"),
         (pins, "pins cannot be opened"),
     ];
     for (number, what) in parts.into_iter().filter(|(number, _)| *number > 0) {
@@ -247,14 +279,15 @@ mod tests {
     #[test]
     fn most_processes_must_be_open_and_all_that_was_left_out_is_said() {
         assert_eq!(
-            told(200, 2, Unread::default()),
+            told(200, 2, Unread::default(), 1024),
             (State::Healthy, "2 of 200 processes hold BPF programs".to_owned())
         );
-        let (state, detail) = told(5, 1, Unread { denied: 100, cut: 1, pins: 3 });
+        let (state, detail) = told(5, 1, Unread { denied: 100, cut: 1, late: 2, pins: 3 }, 80);
         assert_eq!(state, State::Degraded);
-        for part in ["100 processes cannot", "1 processes have more", "3 pins", "CAP_SYS_PTRACE"] {
+        for part in ["100 processes cannot", "1 processes have more than the 80", "2 processes were not", "3 pins"] {
             assert!(detail.contains(part), "{detail}");
         }
+        assert!(detail.ends_with("(needs CAP_SYS_PTRACE)"), "{detail}");
     }
 
     #[test]
@@ -265,7 +298,7 @@ mod tests {
         let mut search = Search::new(settings, holders.clone(), status.clone());
         assert_eq!(holders.facts().unread, None);
         // A busy machine may have more descriptors than one turn looks at.
-        for _ in 0..1000 {
+        for _ in 0..MOST_TURNS {
             search.turn();
             if holders.facts().unread.is_some() {
                 break;

@@ -65,12 +65,12 @@ struct Program {
     runs: Option<Runs>,
     /// The part of `runs` that [`Table::growth`] has returned.
     returned: Runs,
-    /// The program is older than the first pass, or one that was forgotten may be it. Its runs up to now do not count:
-    /// they are none of the agent's time, or have counted.
+    /// The program is older than the first pass, or may be one that was forgotten or missed. Its runs up to now do not
+    /// count: they are none of the agent's time, or have counted.
     is_old: bool,
 }
 
-/// The programs and their holders. A pass is one look at each process of the node, in one turn or in several.
+/// The programs and their holders. A pass is a look at the processes of the node, in one turn or in several.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     programs: BTreeMap<u32, Program>,
@@ -78,6 +78,8 @@ pub(super) struct Table {
     pinned: BTreeSet<u32>,
     /// The newest program of the first pass, or of those that were forgotten; `None` before the end of the first pass.
     newest: Option<u32>,
+    /// The last pass may have missed programs that the next one finds.
+    may_miss: bool,
     /// The names by tag; empty for a program without a name.
     names: HashMap<String, String>,
 }
@@ -130,7 +132,7 @@ impl Table {
     fn see(&mut self, programs: &[Shown]) -> BTreeSet<u32> {
         let mut ids = BTreeSet::new();
         for shown in programs {
-            let is_old = self.newest.is_none_or(|newest| shown.id <= newest);
+            let is_old = self.may_miss || self.newest.is_none_or(|newest| shown.id <= newest);
             let is_full = self.programs.len() >= MOST_PROGRAMS;
             let program = match self.programs.entry(shown.id) {
                 Entry::Vacant(_) if is_full => continue,
@@ -151,8 +153,11 @@ impl Table {
     }
 
     /// Ends a pass: forgets the programs that nobody holds. Such a program may come back, with its runs: a tool opens
-    /// all programs of the node for a moment, also those that only an attachment holds.
-    pub(super) fn end_pass(&mut self) {
+    /// all programs of the node for a moment, also those that only an attachment holds. After a pass that is not whole,
+    /// the next one may find programs that are older than it: it looks at processes that this pass did not reach, or at
+    /// more of their descriptors.
+    pub(super) fn end_pass(&mut self, is_whole: bool) {
+        self.may_miss = !is_whole;
         let held: BTreeSet<u32> =
             self.processes.values().flat_map(|(_, ids)| ids).chain(&self.pinned).copied().collect();
         let mut seen = self.programs.keys().rev();
@@ -166,7 +171,7 @@ impl Table {
         self.names.retain(|tag, _| tags.contains(tag.as_str()));
     }
 
-    /// Returns whether each process was looked at once.
+    /// Returns whether the first pass has ended.
     pub(super) const fn is_complete(&self) -> bool {
         self.newest.is_some()
     }
@@ -267,7 +272,7 @@ mod tests {
     fn runs_count_from_the_first_look_and_those_of_a_newer_program_from_its_start() {
         let mut table = Table::default();
         table.note_process(process(1), &[program(5, COUNT, 1000)]);
-        table.end_pass();
+        table.end_pass(true);
         assert!(table.growth().is_empty(), "the name is not known");
         name(&mut table);
         assert!(table.growth().is_empty());
@@ -279,17 +284,24 @@ mod tests {
         // The id is used again.
         table.note_process(process(1), &[program(5, TIMER, 3)]);
         assert_eq!(count(&table.growth()), [(TIMER, 3)]);
+        // A pass that did not reach all processes may have missed this one.
+        table.end_pass(false);
+        table.note_process(process(2), &[program(20, COUNT, 1000)]);
+        name(&mut table);
+        assert!(table.growth().is_empty(), "its runs may be from before the agent");
+        table.note_process(process(2), &[program(20, COUNT, 1002)]);
+        assert_eq!(count(&table.growth()), [("count", 2)]);
     }
 
     #[test]
     fn the_runs_of_a_program_that_comes_back_count_once() {
         let mut table = Table::default();
-        table.end_pass();
+        table.end_pass(true);
         table.note_process(process(1), &[program(5, COUNT, 100), program(6, TIMER, 1)]);
         name(&mut table);
         assert_eq!(count(&table.growth()), [("count", 100), (TIMER, 1)]);
         table.note_process(process(1), &[program(6, TIMER, 1)]);
-        table.end_pass();
+        table.end_pass(true);
         assert!(!table.programs.contains_key(&5));
         table.note_process(process(2), &[program(5, COUNT, 130), program(7, TIMER, 4)]);
         name(&mut table);
@@ -311,7 +323,7 @@ mod tests {
         };
         let count = |pid| ("count".to_owned(), pid);
         assert_eq!(holders(&table), [count(Some(1)), count(Some(2))], "other processes were not looked at yet");
-        table.end_pass();
+        table.end_pass(true);
         let timer = (TIMER.to_owned(), None);
         assert_eq!(holders(&table), [timer.clone(), count(Some(1)), count(Some(2))]);
         assert_eq!(table.held()[1].kind, "kprobe");
@@ -319,7 +331,7 @@ mod tests {
         table.note_none(Pid(2));
         assert_eq!(holders(&table), [timer.clone(), count(None)]);
         table.note_pins(&[]);
-        table.end_pass();
+        table.end_pass(true);
         assert_eq!((holders(&table), table.programs.len(), table.names.len()), (vec![], 0, 0));
     }
 

@@ -28,7 +28,11 @@ use crate::{
 /// full turn takes some 80 ms of CPU time.
 const MOST_STEPS: usize = 8_192;
 /// The most descriptors of a process that are looked at: the first ones.
-const MOST_OF_PROCESS: usize = 1_024;
+pub(super) const MOST_OF_PROCESS: usize = 1_024;
+/// The descriptors of a pass, as many as 15 turns look at. If there are more, each process has a share, see [`share`].
+const MOST_OF_PASS: usize = 122_880;
+/// The smallest share. Most processes have no more descriptors.
+const LEAST_OF_PROCESS: usize = 32;
 /// The price of a process without descriptors, in steps.
 const PROCESS_STEPS: usize = 4;
 /// The price of a pin, in steps.
@@ -59,6 +63,8 @@ pub(super) struct Budget {
 #[derive(Debug, Default)]
 pub(super) struct Look {
     pub(super) programs: Vec<Shown>,
+    /// The number of descriptors that were looked at.
+    pub(super) descriptors: usize,
     /// There are more descriptors or pins than were looked at.
     pub(super) is_cut: bool,
     /// The number of pins that could not be opened.
@@ -70,9 +76,9 @@ impl Budget {
         Self { left: MOST_STEPS, since_rest: 0, until: thread_cpu() + LONGEST }
     }
 
-    /// Returns whether a process of any size fits.
-    pub(super) fn has_room(&self) -> bool {
-        self.left >= MOST_OF_PROCESS && thread_cpu() < self.until
+    /// Returns whether a process fits of which this many descriptors are looked at.
+    pub(super) fn has_room(&self, most: usize) -> bool {
+        self.left >= most && thread_cpu() < self.until
     }
 
     fn spend(&mut self, steps: usize) {
@@ -96,19 +102,20 @@ pub(super) fn directory_of(pid: Pid) -> PathBuf {
     PathBuf::from(format!("/proc/{}", pid.0))
 }
 
-/// Looks at the descriptors of the process with this directory.
+/// Looks at the first descriptors of the process with this directory, at most this many.
 ///
 /// # Errors
 ///
 /// When the process has ended, or when this agent may not look into it.
-pub(super) fn look(process: &Path, budget: &mut Budget) -> io::Result<Look> {
+pub(super) fn look(process: &Path, most: usize, budget: &mut Budget) -> io::Result<Look> {
     budget.spend(PROCESS_STEPS);
     let mut look = Look::default();
-    for (number, entry) in fs::read_dir(process.join("fd"))?.enumerate() {
-        if number == MOST_OF_PROCESS {
+    for entry in fs::read_dir(process.join("fd"))? {
+        if look.descriptors == most {
             look.is_cut = true;
             break;
         }
+        look.descriptors += 1;
         budget.spend(1);
         let Ok(entry) = entry else { continue };
         match fs::read_link(entry.path()) {
@@ -122,6 +129,25 @@ pub(super) fn look(process: &Path, budget: &mut Budget) -> io::Result<Look> {
         look.programs.extend(parse(&words));
     }
     Ok(look)
+}
+
+/// Returns the most descriptors of a process that the next pass looks at, so that this many processes have no more than
+/// [`MOST_OF_PASS`] together. `wanted` has the number of descriptors of each process that was looked at, and
+/// [`MOST_OF_PROCESS`] for one that has more. Large processes share equally what small ones leave.
+pub(super) fn share(mut wanted: Vec<usize>, processes: usize) -> usize {
+    // A process that was not looked at yet may have any number.
+    wanted.resize(processes.max(wanted.len()), MOST_OF_PROCESS);
+    wanted.sort_unstable();
+    let (mut left, mut others) = (MOST_OF_PASS, wanted.len());
+    for wants in wanted {
+        let share = left / others;
+        if wants > share {
+            return share.max(LEAST_OF_PROCESS);
+        }
+        left -= wants;
+        others -= 1;
+    }
+    MOST_OF_PROCESS
 }
 
 /// Returns the name and the cgroup of a process.
@@ -187,19 +213,21 @@ mod tests {
     #[test]
     fn the_programs_among_the_descriptors_are_found() {
         let (directory, mut budget) = (process(3), Budget::of_a_turn());
-        let found = look(directory.path(), &mut budget).unwrap();
+        let found = look(directory.path(), MOST_OF_PROCESS, &mut budget).unwrap();
         assert_eq!(found.programs.iter().map(|shown| shown.id).collect::<Vec<_>>(), [41]);
         assert!(!found.is_cut);
         assert_eq!(budget.left, MOST_STEPS - PROCESS_STEPS - 3 - 1);
-        assert_eq!(look(Path::new("/proc/none"), &mut budget).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let none = look(Path::new("/proc/none"), MOST_OF_PROCESS, &mut budget).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
     fn a_process_with_very_many_descriptors_costs_no_more_than_its_share() {
         let (directory, mut budget) = (process(MOST_OF_PROCESS + 100), Budget::of_a_turn());
-        assert!(look(directory.path(), &mut budget).unwrap().is_cut);
-        assert!(MOST_STEPS - budget.left <= PROCESS_STEPS + MOST_OF_PROCESS + 1, "{budget:?}");
-        while budget.has_room() {
+        let found = look(directory.path(), 100, &mut budget).unwrap();
+        assert!(found.is_cut && found.descriptors == 100, "{found:?}");
+        assert!(MOST_STEPS - budget.left <= PROCESS_STEPS + 100 + 1, "{budget:?}");
+        while budget.has_room(MOST_OF_PROCESS) {
             budget.spend(MOST_OF_PROCESS);
         }
         budget.spend(MOST_STEPS);
@@ -207,10 +235,22 @@ mod tests {
     }
 
     #[test]
+    fn large_processes_share_what_small_ones_leave() {
+        assert_eq!(share(vec![3; 500], 500), MOST_OF_PROCESS, "all have room");
+        // A pod with very many descriptors does not shorten the look at others, which are small.
+        let mut wanted = vec![MOST_OF_PROCESS; 2_000];
+        wanted.extend([2; 480]);
+        assert_eq!(share(wanted.clone(), 2_480), (MOST_OF_PASS - 960) / 2_000);
+        assert_eq!(share(wanted[2_000..].to_vec(), 2_480), (MOST_OF_PASS - 960) / 2_000, "not looked at yet");
+        assert_eq!(share(Vec::new(), MOST_OF_PASS), LEAST_OF_PROCESS);
+        assert_eq!(share(Vec::new(), 0), MOST_OF_PROCESS);
+    }
+
+    #[test]
     fn a_turn_ends_after_its_time_whatever_a_step_takes() {
-        assert!(Budget::of_a_turn().has_room());
+        assert!(Budget::of_a_turn().has_room(MOST_OF_PROCESS));
         let late = Budget { until: thread_cpu(), ..Budget::of_a_turn() };
-        assert!(!late.has_room());
+        assert!(!late.has_room(1));
     }
 
     #[test]

@@ -80,10 +80,10 @@ mod tests {
                     held: held.into(),
                     runs: BTreeMap::from([(program("p000"), 7)]),
                     ns: BTreeMap::from([(program("p000"), 1_000_000_000)]),
-                    unread: Some(Unread { denied: 2, cut: 0, pins: 0 }),
+                    unread: Some(Unread { denied: 2, ..Unread::default() }),
                 },
             );
-            assert_eq!((runs.samples.len(), time.samples.len(), unread.samples.len()), (1, 1, 3));
+            assert_eq!((runs.samples.len(), time.samples.len(), unread.samples.len()), (1, 1, 4));
             assert_eq!((&runs.samples[0].value, &time.samples[0].value), (&Value::Count(7), &Value::Real(1.0)));
             info.samples
         };
