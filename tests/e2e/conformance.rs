@@ -117,7 +117,8 @@ fn a_collector_accepts_all_that_it_is_sent() -> Result<()> {
     Ok(())
 }
 
-/// The Collector's own counts show a request that is not a protobuf message.
+/// The Collector's own counts show a request that is not a protobuf message. It looks at the development version of
+/// profiles before it reads one.
 fn a_request_that_a_collector_refuses_is_found() -> Result<()> {
     let collector = Collector::start()?;
     let address: SocketAddr = collector.http_endpoint().trim_start_matches("http://").parse()?;
@@ -131,6 +132,17 @@ fn a_request_that_a_collector_refuses_is_found() -> Result<()> {
             Ok(Some(collector.taken(kind)?).filter(|taken| taken.failed_requests > 0.0))
         })?;
         ensure!(taken.ensure_nothing_is_refused().is_err() && taken.accepted == 0.0, "{taken:?}");
+    }
+    for (version, expected) in [("1", 200), ("2", 400)] {
+        let headers = [
+            ("Content-Type", "application/x-protobuf"),
+            ("Content-Length", "0"),
+            ("OTLP-Profiles-Development-Version", version),
+        ];
+        let (status, _, says) = http::ask(address, "POST /v1development/profiles", &headers, "")?;
+        let says = String::from_utf8_lossy(&says).into_owned();
+        ensure!(status == expected, "version {version} was answered {status}: {says}");
+        ensure!(status == 200 || says.contains("otlp-profiles-development-version"), "{says}");
     }
     Ok(())
 }
