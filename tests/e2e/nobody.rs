@@ -14,6 +14,12 @@ use tempfile::TempDir;
 /// The id of the unprivileged user, the same on every distribution.
 pub(crate) const NOBODY: u32 = 65534;
 
+/// Returns the beginning of a command line that runs as the unprivileged user.
+pub(crate) fn as_nobody() -> Vec<String> {
+    let id = NOBODY.to_string();
+    ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"].map(str::to_owned).to_vec()
+}
+
 /// A directory of the unprivileged user. It holds the binary, its configuration and its lock, readable by any user.
 pub(crate) struct ForNobody {
     directory: TempDir,
@@ -42,10 +48,9 @@ impl ForNobody {
 
     /// Returns a command line of the agent's binary as the unprivileged user, with some capabilities.
     pub(crate) fn command(&self, command: &Command, capabilities: Option<&str>) -> Result<Command> {
-        let id = NOBODY.to_string();
-        let mut wrapper = vec!["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"];
+        let mut wrapper = as_nobody();
         if let Some(capabilities) = capabilities {
-            wrapper.extend(["--inh-caps", capabilities, "--ambient-caps", capabilities]);
+            wrapper.extend(["--inh-caps", capabilities, "--ambient-caps", capabilities].map(str::to_owned));
         }
         let mut copied = Command::new(&self.binary);
         copied.args(command.get_args());
