@@ -15,7 +15,7 @@ use podperf_tests::{
     agent::{Agent, Metrics, NO_STACKS, binary},
     deadline::Deadline,
     http,
-    suite::{Test, long},
+    suite::{Test, tell},
     tests,
 };
 use tokio::net::TcpSocket;
@@ -38,7 +38,8 @@ const HELD: usize = 500;
 /// The longest times of a probe and of a scrape, from the connection to the end of the answer.
 const PROBE: Duration = Duration::from_secs(1);
 const SCRAPE: Duration = Duration::from_secs(2);
-/// The flood goes on until it has this many connections and rounds, and takes its time: a busy machine gets more time.
+/// The flood takes this time, and goes on until it has this many connections and rounds: a busy machine gets more time.
+const LENGTH: Duration = Duration::from_secs(60);
 const LEAST_OPENED: usize = 10_000;
 const LEAST_ROUNDS: usize = 5;
 /// The programs of these tests are slow ones: their server takes more of the CPU for each connection.
@@ -99,14 +100,13 @@ fn flooded(agent: &Agent, get: impl Fn(&str) -> Result<http::Answer>) -> Result<
         ensure!(status == 200, "{path}: {status}");
         Ok(())
     };
-    let length = Duration::from_secs(if long() { 60 } else { 15 });
+    let begin = Instant::now();
     thread::scope(|scope| -> Result<()> {
         let flood = scope.spawn(|| flood(to, &opened, &end));
-        let until = Instant::now() + length;
         let mut rounds = 0;
         let is_enough = |rounds| rounds >= LEAST_ROUNDS && opened.load(Ordering::Relaxed) >= LEAST_OPENED;
         let result = (|| -> Result<()> {
-            while !flood.is_finished() && (Instant::now() < until || !is_enough(rounds)) {
+            while !flood.is_finished() && (begin.elapsed() < LENGTH || !is_enough(rounds)) {
                 for (path, limit) in [("/livez", PROBE), ("/readyz", PROBE), ("/metrics", SCRAPE)] {
                     on_time(limit, path, || ask(path))?;
                 }
@@ -122,6 +122,7 @@ fn flooded(agent: &Agent, get: impl Fn(&str) -> Result<http::Answer>) -> Result<
         result
     })?;
     let opened = opened.load(Ordering::Relaxed);
+    tell(&format!("{opened} connections in {:.1} s", begin.elapsed().as_secs_f64()));
     // The answer must be of a reading after the flood.
     thread::sleep(agent.coalesced_for());
     let metrics = Metrics::parse(&String::from_utf8(get("/metrics")?.2)?);

@@ -8,7 +8,7 @@ use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
     http, process,
-    suite::{Test, long, tell, within},
+    suite::{Test, tell, within},
     tests,
 };
 
@@ -22,6 +22,8 @@ pub(crate) const TESTS: &[Test] = tests![
 /// The readers who ask at once. The agent has places for four recordings.
 const READERS: usize = 6;
 const PLACES: usize = 4;
+/// The length of the recordings. Features are given up one after the other, every twelve seconds.
+const SECONDS: u64 = 80;
 /// The terms that a filter may have.
 const TERMS: usize = 64;
 /// Nearly each wait has a stack of its own, and so is a sample of its own.
@@ -92,9 +94,8 @@ fn the_widest_filters_cost_the_sensors_nothing() -> Result<()> {
         let waited = agent.metrics()?.get("podperf_cgroup_wait_seconds_total", &labels);
         Ok(waited.filter(|seconds| *seconds > 1.0))
     })?;
-    let seconds = if long() { 80 } else { 20 };
-    let without = recorded(&agent, "", seconds)?;
-    let with = recorded(&agent, &filter(TERMS), seconds)?;
+    let without = recorded(&agent, "", SECONDS)?;
+    let with = recorded(&agent, &filter(TERMS), SECONDS)?;
     tell(&format!("sensors and readers, without filters: {without:.2?}, with the widest ones: {with:.2?}"));
     ensure!(with.sensors < 1.25 * without.sensors + 0.5, "the sensors pay: {with:?}, and without filters {without:?}");
     let metrics = agent.fresh_metrics()?;
