@@ -11,18 +11,29 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
+use podperf::{
+    attribution::Row,
+    checkpoint::format::{decode, encode},
+    model::{facts::Fact, wait::WaitState},
+};
 use podperf_tests::{
-    agent::{self, Agent, NO_STACKS},
+    agent::{self, Agent, Metrics, NO_STACKS},
     bpffs::Bpffs,
     cgroup::TestCgroup,
+    collector::Collector,
     command::{Refusal, load_command},
     prometheus::Prometheus,
+    running::{Load, OFFCPU},
     suite::{Need, Test, within},
     tests,
 };
 use tempfile::TempDir;
 
-use crate::lifecycle::{is_loaded, programs_of};
+use crate::{
+    lifecycle::{is_loaded, programs_of},
+    profiles::{DEADLINE, GO},
+    scrape::{OPEN_METRICS, PROTOBUF},
+};
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] #[exact] unpin_leaves_nothing_and_says_what_there_was: &[Need::Program("bpftool")],
@@ -32,10 +43,13 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] another_users_directory_is_not_used_for_pins,
     #[land] #[beside] without_a_bpffs_the_agent_says_what_is_lost,
     #[exact] the_next_agent_takes_the_stacks_that_one_gave_up,
+    #[beside] a_total_grows_beyond_64_bits_over_a_restart_in_every_format: &[GO],
     #[exact] prometheus_sees_no_reset_over_kills: &[Need::Program("prometheus")],
     #[exact] prometheus_sees_no_reset_over_upgrades_to_another_layout: &[Need::Program("prometheus")] => prometheus_sees_no_reset_over_upgrades,
 ];
 
+/// 2^64 nanoseconds, in seconds.
+const FULL: f64 = 18_446_744_073.709_55;
 const END_DEADLINE: Duration = Duration::from_secs(10);
 const KILLS: usize = 5;
 /// The time limit for the agent to give up a feature. It measures its cost over five seconds at least.
@@ -96,6 +110,47 @@ fn a_second_agent_is_refused_and_the_firsts_pins_are_untouched() -> Result<()> {
     third.expect(1, &["another podperf agent has its pins in", "restart.directory"])?;
     ensure!(pins()? == before, "{:?}", pins()?);
     ensure!(agent.metrics()?.get("podperf_starts_total", &[("how", "first")]) == Some(1.0));
+    Ok(())
+}
+
+/// Three seconds of waiting are missing to 2^64 nanoseconds when the next agent begins.
+fn a_total_grows_beyond_64_bits_over_a_restart_in_every_format() -> Result<()> {
+    let (bpffs, collector) = (Bpffs::mount()?, Collector::start()?);
+    let push = format!("otlp: {{endpoint: '{}', metrics: {{enabled: true, interval: 1s}}}}", collector.endpoint());
+    let yaml = format!("{}{push}\n", without_stacks(&bpffs));
+    let mut agent = Agent::start(&yaml)?;
+    let cgroup = TestCgroup::new("full")?;
+    let _load = Load::start(&format!("sleepers --waits 1000000 --millis 5 --cgroup {}", cgroup.path().display()))?;
+    let labels = [("cgroup", cgroup.kernel_path()), ("state", "interruptible")];
+    within(DEADLINE, "the load waits", || Ok(agent.fresh_metrics()?.get(OFFCPU, &labels).filter(|it| *it > 0.5)))?;
+    agent.kill()?;
+
+    let file = agent.directory().join("kept.state");
+    let mut state = decode(&fs::read(&file)?)?;
+    let name = Fact::off_cpu(WaitState::Interruptible).saved_as();
+    let place = state.labels.iter().position(|label| *label == name).with_context(|| format!("no label `{name}`"))?;
+    let row = Row::Cgroup(cgroup.kernel_path().into());
+    let account = state.ledger.accounts.iter_mut().find(|account| account.row == row).context("no account")?;
+    *account.usage.get_mut(place).context("no number of waits")? = (1_u128 << 64) - 3_000_000_000;
+    fs::write(&file, encode(&state)?)?;
+    agent.begin_again(&agent::binary()?, &yaml)?;
+    agent.wait_until_ready()?;
+
+    let is_beyond = |seconds: &f64| (FULL + 1.0..FULL + 3600.0).contains(seconds);
+    let scrape = |accept: &str| -> Result<Vec<u8>> { Ok(agent.get("/metrics", &[("Accept", accept)])?.2) };
+    for accept in ["text/plain", OPEN_METRICS] {
+        within(DEADLINE, accept, || {
+            let metrics = Metrics::parse(&String::from_utf8(scrape(accept)?)?);
+            Ok(metrics.get(OFFCPU, &labels).filter(is_beyond))
+        })?;
+    }
+    // No other row has so large a value.
+    let is_double = |bytes: &[u8]| bytes.try_into().is_ok_and(|bytes: [u8; 8]| is_beyond(&f64::from_le_bytes(bytes)));
+    ensure!(scrape(PROTOBUF)?.windows(8).any(is_double), "protobuf has no value beyond {FULL} s");
+    let series = format!("podperf.cgroup.path={} podperf.offcpu.state=interruptible", cgroup.kernel_path());
+    within(DEADLINE, "it is pushed", || {
+        Ok(collector.metric("podperf.cgroup.offcpu.time")?.get(&series).copied().filter(is_beyond))
+    })?;
     Ok(())
 }
 
