@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::chown,
     path::Path,
     process::{Child, Command, Stdio},
     thread,
@@ -11,12 +12,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, NO_STACKS},
     cgroup::TestCgroup,
     cluster::wait_for_part,
     load::{churn::ChurnReport, cpu::CpuReport, sleepers::SleepersReport},
     process,
-    running::{Load, ONCPU, is_close, oncpu_is_cpu_stat, run},
+    running::{Load, ONCPU, all_rows_are_the_cpus, is_close, oncpu_is_cpu_stat, run, timed_reading},
     suite::{Need, Test, long, within},
     tests,
 };
@@ -25,6 +26,7 @@ use crate::table::{dropped, nothing_was_lost, row, serves_and_counts};
 
 pub(crate) const TESTS: &[Test] = tests![
     a_storm_of_cgroups_costs_no_count,
+    five_thousand_cgroups_of_a_user_take_no_count_of_others,
     #[land] a_full_table_of_cgroups_is_told_with_the_way_out,
     an_agent_that_stood_still_finds_what_it_missed,
     a_process_has_no_names_of_the_one_whose_id_it_got: &[Need::Path(LAST_PID)],
@@ -92,6 +94,52 @@ fn a_storm_of_cgroups_costs_no_count() -> Result<()> {
             "a row for each that ran; {tracked} cgroups tracked again; `cgroup_ring` says {overrun}, which a walk mends"
         ),
         "0",
+    );
+    Ok(())
+}
+
+/// A user makes more cgroups than the table has entries by default. Something has run in each, and all of them live on.
+fn five_thousand_cgroups_of_a_user_take_no_count_of_others() -> Result<()> {
+    const CGROUPS: usize = 5_000;
+    const ENTRIES: f64 = 4_096.0;
+    let mut agent = Agent::start(&format!("counters: {{groups: [[cpu-clock]]}}\n{NO_STACKS}"))?;
+    let (user, other) = (TestCgroup::new("user")?, TestCgroup::new("other")?);
+    chown(user.path(), Some(65534), None)?;
+    let before = timed_reading(&agent)?;
+    let start = Instant::now();
+    let crowd = (0..CGROUPS).map(|_| -> Result<_> {
+        let cgroup = user.child("crowd")?;
+        ensure!(cgroup.command().arg("true").status()?.success(), "`true` in `{}`", cgroup.kernel_path());
+        Ok(cgroup)
+    });
+    let _crowd = crowd.collect::<Result<Vec<_>>>()?;
+    let took = start.elapsed();
+    let victims = (0..3).map(|_| other.child("victim")).collect::<Result<Vec<_>>>()?;
+    for victim in &victims {
+        let _: CpuReport = run(&format!("spin --seconds 0.3 --cgroup {}", victim.path().display()))?;
+    }
+    let after = timed_reading(&agent)?;
+    let metrics = &after.1;
+    for victim in &victims {
+        oncpu_is_cpu_stat(metrics, victim)?;
+    }
+    all_rows_are_the_cpus(&before, &after)?;
+    // No other cgroup has a path that begins like the user's.
+    let is_users = |cgroup: &String| cgroup.starts_with(user.kernel_path());
+    let rows = metrics.samples().iter().filter(|it| it.name == ONCPU && it.labels.get("cgroup").is_some_and(is_users));
+    let of_user: Vec<f64> = rows.map(|it| it.value).collect();
+    let sum: f64 = of_user.iter().sum();
+    is_close("the user and all of the crowd", Duration::try_from_secs_f64(sum)?, user.cpu_usage()?)?;
+    let used = metrics.get("podperf_bpf_map_entries", &[("map", "cgroups")]).context("no entries")?;
+    ensure!(used < 0.75 * ENTRIES, "{used} of {ENTRIES} entries are taken");
+    let (shared, lost) = (dropped(metrics, "cgroup_share")?, dropped(metrics, "cgroup_table")?);
+    ensure!(shared >= 2_500.0, "{shared} of {CGROUPS} cgroups have no row of their own");
+    ensure!(lost == 0.0, "{lost} times there was no room");
+    serves_and_counts(&mut agent)?;
+    row(
+        &format!("a user made {CGROUPS} cgroups in {:.0} s, which live on", took.as_secs_f64()),
+        &format!("{} rows of the user; new cgroups of others have rows; `cgroup_share` says {shared}", of_user.len()),
+        "0; the time of further cgroups is in the user's own row",
     );
     Ok(())
 }

@@ -8,11 +8,10 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::{cpu::CpuReport, faults::FaultsReport},
     running::{
-        CPU_CLOCK, ONCPU, astray, count, counter_is_close, cpus, keep_awake, keep_cpus_awake, run, time, with_faults,
+        CPU_CLOCK, ONCPU, astray, count, counter_is_close, cpus, keep_awake, keep_cpus_awake, run, time, timed_reading,
+        with_faults,
     },
 };
-
-use crate::conservation::timed_reading;
 
 const EVENTS: &str = "podperf_cgroup_perf_events_total";
 const TASK_CLOCK: &str = "podperf_cgroup_task_clock_seconds_total";

@@ -9,13 +9,14 @@ use podperf_tests::{
     bpffs::Bpffs,
     cgroup::TestCgroup,
     load::{cpu::CpuReport, sites::SitesReport, sleepers::SleepersReport},
-    running::{CPU_CLOCK, Load, OFFCPU, ONCPU, cpus, is_close, oncpu_is_cpu_stat, run, time},
+    running::{
+        Load, OFFCPU, ONCPU, all_rows_are_the_cpus, cpus, is_close, oncpu_is_cpu_stat, run, time, timed_reading,
+    },
     suite::{Test, within},
     tests,
 };
 
 use crate::{
-    conservation::timed_reading,
     histograms::{ON, sums_are_the_counters},
     maps::{self, dump},
     rows::{FEW, FREED, dropped, nothing_was_dropped},
@@ -76,28 +77,23 @@ fn a_crowd_of_cgroups_takes_no_row_of_another_container() -> Result<()> {
     let (first, second) = (TestCgroup::new("first")?, TestCgroup::new("second")?);
     // Names end at the second level.
     let container = first.child("container")?;
-    let (start, before) = timed_reading(&agent)?;
+    let before = timed_reading(&agent)?;
     let _crowd = crowd(&container, CROWD)?;
     let (last, sibling) = (container.child("last")?, second.child("sibling")?);
     for cgroup in [&last, &sibling] {
         spin(cgroup)?;
         let _: SleepersReport = run(&format!("sleepers --waits 50 --millis 2 --cgroup {}", cgroup.path().display()))?;
     }
-    let (end, metrics) = timed_reading(&agent)?;
-    the_crowd_has_half(&metrics)?;
-    ensure!(dropped(&metrics, "sensor_table")? == 0.0, "the crowd took the rows of a sensor");
+    let after = timed_reading(&agent)?;
+    let metrics = &after.1;
+    the_crowd_has_half(metrics)?;
+    ensure!(dropped(metrics, "sensor_table")? == 0.0, "the crowd took the rows of a sensor");
     for cgroup in [&container, &sibling] {
-        oncpu_is_cpu_stat(&metrics, cgroup)?;
+        oncpu_is_cpu_stat(metrics, cgroup)?;
         // Both are charged to one row, whichever that is.
-        sums_are_the_counters(&metrics, cgroup)?;
+        sums_are_the_counters(metrics, cgroup)?;
     }
-    // Law 1: the sum of all rows and of the idle time.
-    let sum = |metrics: &Metrics| metrics.get(CPU_CLOCK, &[]).context("no cpu-clock");
-    let grown = sum(&metrics)? - sum(&before)?;
-    let truth = (end - start).as_secs_f64() * f64::from(u32::try_from(cpus()?)?);
-    let error = grown / truth - 1.0;
-    ensure!(error.abs() <= 0.001, "grew by {grown} s, and the truth is {truth} s ({:+.3} %)", error * 100.0);
-    Ok(())
+    all_rows_are_the_cpus(&before, &after)
 }
 
 /// The crowd runs while the programs start, and while another agent takes them over. Each time it has half of the table.

@@ -12,11 +12,9 @@ use podperf_tests::{
     cgroup::TestCgroup,
     hotplug::{NOTICED, Offline},
     process,
-    running::{Load, ONCPU, cpus},
+    running::{Load, ONCPU, cpus, timed_reading},
     suite::tell,
 };
-
-use crate::conservation::timed_reading;
 
 /// Ticks of `/proc/stat` per second.
 const TICKS: f64 = 100.0;

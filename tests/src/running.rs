@@ -6,14 +6,19 @@ use std::{
     ops::Range,
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context as _, Result, ensure};
 use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 
-use crate::{agent::Metrics, cgroup::TestCgroup, deadline::Deadline, load, process};
+use crate::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    deadline::Deadline,
+    load, process,
+};
 
 /// The agent's default: the BTF-typed tracepoint, if the kernel supports it.
 pub const BTF: &str = "";
@@ -31,6 +36,8 @@ pub const CPU_CLOCK: &str = "podperf_cgroup_cpu_clock_seconds_total";
 /// Off-CPU time of a row, by state.
 pub const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
 
+/// Unix time of the reading behind a scrape.
+const READ_AT: &str = "podperf_reading_timestamp_seconds";
 /// The smallest tolerance of a time. The tolerance is 2 % or this value, whichever is larger.
 const LEAST_TOLERANCE: Duration = Duration::from_millis(2);
 /// No load of this ring runs longer than this.
@@ -238,6 +245,28 @@ pub fn oncpu_is_cpu_stat(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
         time(metrics, ONCPU, cgroup, &[])?,
         cgroup.cpu_usage()?,
     )
+}
+
+/// Scrapes a new reading, and returns it with its moment, as the agent reports it. The counts belong to that moment,
+/// even if the scrape takes long, as in an emulated machine. The wall clock may be set between two readings, so the
+/// function converts each moment to the monotonic clock.
+pub fn timed_reading(agent: &Agent) -> Result<(Instant, Metrics)> {
+    let metrics = agent.fresh_metrics()?;
+    let (now, wall) = (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?);
+    let read = Duration::try_from_secs_f64(metrics.get(READ_AT, &[]).context("no time of the reading")?)?;
+    let at = wall.checked_sub(read).and_then(|ago| now.checked_sub(ago));
+    Ok((at.context("the reading is not older than its scrape")?, metrics))
+}
+
+/// Law 1, for an event that counts time itself: between two readings all rows and the idle time grow by every CPU's
+/// wall time. The agent must count `cpu-clock`.
+pub fn all_rows_are_the_cpus(before: &(Instant, Metrics), after: &(Instant, Metrics)) -> Result<()> {
+    let sum = |metrics: &Metrics| metrics.get(CPU_CLOCK, &[]).context("no cpu-clock");
+    let grown = sum(&after.1)? - sum(&before.1)?;
+    let truth = (after.0 - before.0).as_secs_f64() * f64::from(u32::try_from(cpus()?)?);
+    let error = grown / truth - 1.0;
+    ensure!(error.abs() <= 0.001, "grew by {grown} s, and the truth is {truth} s ({:+.3} %)", error * 100.0);
+    Ok(())
 }
 
 /// Checks that both times differ by at most 2 % or 2 ms, whichever is larger.
