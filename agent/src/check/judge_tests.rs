@@ -1,6 +1,6 @@
 //! The codes, states and remedies of the lines in each situation. Their sentences are in `golden.txt` only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[path = "judge_situations.rs"]
 mod situations;
@@ -45,6 +45,19 @@ fn the_table_of_all_findings_is_generated() {
         return;
     }
     assert_eq!(table, include_str!("golden.txt"), "`make golden` writes agent/src/check/golden.txt");
+}
+
+/// A release is no obstacle, and isolated CPUs are interrupted or not, as configured.
+#[test]
+fn each_other_line_that_can_be_healthy_can_be_otherwise() {
+    let situations = situations();
+    let checks: Vec<_> = situations.iter().flat_map(|(config, findings)| judge(config, findings).checks).collect();
+    let names = |is_healthy: bool| -> BTreeSet<&str> {
+        let checks = checks.iter().filter(|check| (check.state == "healthy") == is_healthy);
+        checks.map(|check| check.check.as_str()).collect()
+    };
+    let always: Vec<_> = names(true).difference(&names(false)).copied().collect();
+    assert_eq!(always, ["isolated cpus", "kernel"]);
 }
 
 #[test]
