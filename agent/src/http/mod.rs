@@ -344,9 +344,11 @@ struct Source {
 }
 
 impl Source {
-    /// `address` is that of the server. A server at one address does not listen on the loopback.
+    /// `address` is that of the server. A server at one address does not listen on the loopback. Istio's sidecar hands
+    /// on the connections of strangers from 127.0.0.6, so not all of 127.0.0.0/8 is here.
     fn new(from: IpAddr, address: IpAddr) -> Self {
-        Self { from, is_here: from.is_loopback() || from == address }
+        let is_here = from == Ipv4Addr::LOCALHOST || from == Ipv6Addr::LOCALHOST || from == address;
+        Self { from, is_here }
     }
 }
 
@@ -413,6 +415,8 @@ mod tests {
         let is_here = |from: &str, at: &str| Source::new(from.parse().unwrap(), at.parse().unwrap()).is_here;
         assert!(is_here("127.0.0.1", "::") && is_here("::1", "::") && is_here("10.0.0.5", "10.0.0.5"));
         assert!(!is_here("10.0.0.6", "10.0.0.5") && !is_here("10.0.0.5", "::"));
+        // The inbound addresses of Istio's sidecar.
+        assert!(!is_here("127.0.0.6", "::") && !is_here("::6", "::"));
     }
 
     #[test]
