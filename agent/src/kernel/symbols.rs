@@ -305,6 +305,17 @@ nonsense
         }
     }
 
+    /// Kernels with kCFI have a second name before each function.
+    #[test]
+    fn a_table_in_another_order_and_with_second_names_names_the_same() {
+        let mut lines: Vec<_> = TABLE.lines().chain(["ffffffff810000f0 t __cfi_do_work"]).collect();
+        lines.reverse();
+        let other = KernelFunctions::parse(lines.join("\n").as_bytes()).unwrap();
+        for address in [0xffff_ffff_8100_0101, 0xffff_ffff_8100_0201, 0xffff_ffff_c000_0fff, 0xffff_ffff_c000_1001] {
+            assert_eq!(other.at(address), table().at(address), "{address:x}");
+        }
+    }
+
     #[test]
     fn an_address_counts_from_the_start_of_the_kernel_or_of_its_module() {
         let table = table();
