@@ -37,12 +37,12 @@ impl Shown {
                  this page also shows why threads wait, and flame graphs.</p>\n"
             }
             (Mode::Reasons, Runner::Chart) => {
-                "<p>This is the mode <code>reasons</code>: times, and why threads wait, by functions of the kernel. \
-                 The chart's <code>mode: profiles</code> with <code>http.readers</code> also shows the functions of \
-                 programs.</p>\n"
+                "<p class=\"about\">This is the mode <code>reasons</code>: times, and why threads wait, by functions \
+                 of the kernel. The chart's <code>mode: profiles</code> with <code>http.readers</code> also shows the \
+                 functions of programs.</p>\n"
             }
             (Mode::Reasons, Runner::File) => {
-                "<p>User frames are off: flame graphs have functions of the kernel only. Without \
+                "<p class=\"about\">User frames are off: flame graphs have functions of the kernel only. Without \
                  <code>stacks.unwind: none</code> and after a restart of the agent, they also have those of \
                  programs.</p>\n"
             }

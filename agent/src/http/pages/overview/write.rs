@@ -66,10 +66,10 @@ pub(super) fn page(node: &str, mut lines: Vec<Line>, view: &View, over: Duration
 }
 
 fn head(html: &mut String, node: &str, over: Duration, shown: Shown, nonce: &str) {
-    let over = if over.is_zero() {
-        ". There are no rates yet: load this page again in a moment".to_owned()
+    let (over, class) = if over.is_zero() {
+        (". There are no rates yet: load this page again in a moment".to_owned(), "")
     } else {
-        format!(" over the last {:.0} s", over.as_secs_f64())
+        (format!(" over the last {:.0} s", over.as_secs_f64()), " class=\"about\"")
     };
     write!(
         html,
@@ -77,7 +77,7 @@ fn head(html: &mut String, node: &str, over: Duration, shown: Shown, nonce: &str
          <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{node} - podperf</title>\n\
          <style nonce=\"{nonce}\">{}{STYLE}{LIST}</style>\n</head>\n<body>\n<main>\n<h1>{node}</h1>\n\
-         {}<p>Pods and cgroups of this node{over}. Numbers are threads on average; on the CPU they are \
+         {}<p{class}>Pods and cgroups of this node{over}. Numbers are threads on average; on the CPU they are \
          CPUs. <span class=\"soft\">Threads in trouble lost this time. Parked threads wait for something that did not \
          come.</span>{}</p>\n\
          <nav>{}<a href=\"/status\">State of the agent</a><a href=\"/metrics\">Metrics</a></nav>\n",
@@ -122,7 +122,7 @@ fn sorted_by(sort: Column, view: &View) -> String {
 
 /// Writes the links that sort the rows, for narrow screens, where the table has no head.
 fn sorting(html: &mut String, columns: &[Column], view: &View) {
-    html.push_str("<nav class=\"sorting soft\">Sorted by");
+    html.push_str("<nav class=\"sorting soft\" aria-label=\"Order of the rows\">Sorted by");
     for column in columns {
         let heading = column.heading();
         if *column == view.sort {
