@@ -1,17 +1,12 @@
 //! The agent's pages and the files of recordings, in a real browser.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::Agent,
+    browser::{self, browse, dom, file_url, told_on},
     cgroup::TestCgroup,
-    process,
     suite::{Need, Test, within},
     tests,
 };
@@ -31,64 +26,27 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] programs_get_the_index_as_text,
 ];
 
-const BROWSER: &[Need] = &[Need::Program("chromium")];
+const BROWSER: &[Need] = &[browser::BROWSER];
 const DEADLINE: Duration = Duration::from_secs(30);
 /// The height that no row of the list reaches, also on a phone.
 const MOST_OF_ROW: u32 = 170;
 const SLEEPERS: [&str; 3] = ["sleepers", "--waits", "100000"];
 const YAML: &str = "otlp: {interval: 1s}\nnodeName: worker-3";
 
-/// Runs a headless Chromium with these flags on a page, and returns its output.
-fn browse(url: &str, flags: &[&str]) -> Result<String> {
-    let profile = TempDir::new()?;
-    let mut command = Command::new("chromium");
-    process::bind_to_parent(&mut command);
-    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=3000"]);
-    command.arg(format!("--user-data-dir={}", profile.path().display())).args(flags).arg(url);
-    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().context("failed to start chromium")?;
-    ensure!(output.status.success(), "chromium: {}", output.status);
-    Ok(String::from_utf8(output.stdout)?)
-}
-
-/// Returns the page's DOM after its scripts have run.
-fn dom(url: &str) -> Result<String> {
-    browse(url, &["--dump-dom"])
-}
-
-/// Returns the width of the page's content on a screen of this width, and the height of the tallest row of the list,
-/// which the page writes into its title.
+/// Returns the width of the page's content on a screen of this width, and the height of the tallest row of the list.
 fn size_on(page: &str, width: u32) -> Result<(u32, u32)> {
-    let directory = TempDir::new()?;
-    let file = directory.path().join("page.html");
-    // The content security policy would block the test's script, so the copy has no policy.
-    let start = page.find("<meta http-equiv").context("no policy")?;
-    let end = start + page[start..].find('>').context("no policy")? + 1;
-    let measure = "<script>document.title=document.documentElement.scrollWidth+' wide '+Math.max.apply(0,[0].concat(\
-        [].map.call(document.querySelectorAll('.rows tbody tr'),function(row){return row.offsetHeight})))+' high'\
-        </script></body>";
-    fs::write(&file, format!("{}{}", &page[..start], page[end..].replace("</body>", measure)))?;
-    // Windows have a least width, and frames have none.
-    let frame = directory.path().join("frame.html");
-    fs::write(
-        &frame,
-        format!(
-            "<iframe id=a src=page.html width={width} height=800 style=border:0></iframe>\
-        <script>onload=function(){{document.title=a.contentDocument.title}}</script>"
-        ),
+    let told = told_on(
+        page,
+        width,
+        "return document.documentElement.scrollWidth+' '+Math.max.apply(0,[0].concat(\
+         [].map.call(document.querySelectorAll('.rows tbody tr'),function(row){return row.offsetHeight})))",
     )?;
-    let dom = browse(&file_url(&frame), &["--dump-dom", "--allow-file-access-from-files"])?;
-    let title = dom.split("<title>").nth(1).and_then(|rest| rest.split(" high").next());
-    let (width, height) =
-        title.and_then(|title| title.split_once(" wide ")).with_context(|| format!("no size: {dom}"))?;
+    let (width, height) = told.split_once(' ').with_context(|| told.clone())?;
     Ok((width.parse()?, height.parse()?))
 }
 
-fn file_url(path: &Path) -> String {
-    format!("file://{}", path.display())
-}
-
 /// Returns the agent's page as a browser gets it.
-fn page(agent: &Agent, path: &str) -> Result<String> {
+pub(crate) fn page(agent: &Agent, path: &str) -> Result<String> {
     let (status, head, body) = agent.get(path, &[("Accept", "text/html,*/*;q=0.8")])?;
     let body = String::from_utf8(body)?;
     ensure!(status == 200, "{path} answered {status}: {body}");
@@ -99,12 +57,12 @@ fn page(agent: &Agent, path: &str) -> Result<String> {
     Ok(body)
 }
 
-fn flamegraph(subject: &str) -> String {
+pub(crate) fn flamegraph(subject: &str) -> String {
     format!("/flamegraph?subject={subject}&activity=off-cpu")
 }
 
 /// Starts an agent whose windows have the sleepers of a cgroup.
-fn sleepers() -> Result<(Agent, TestCgroup, Held)> {
+pub(crate) fn sleepers() -> Result<(Agent, TestCgroup, Held)> {
     let agent = Agent::start(YAML)?;
     let cgroup = TestCgroup::new("page")?;
     let load = Held::start(&cgroup, &SLEEPERS)?;

@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
+    browser::{BROWSER, PHONE, told_on},
     cluster::{Cluster, SHOP, Spoilt},
     control_plane::NEEDS,
     kubelet::{Kubelet, PodHandle, Qos, Running},
@@ -27,7 +28,7 @@ use podperf_tests::{
 
 pub(crate) const TESTS: &[Test] = tests![
     the_pods_that_lose_time_are_the_first_rows_each_with_its_cause:
-        &[NEEDS[0], NEEDS[1], Need::Cpus(2), Need::Disk(DIRECTORY)],
+        &[NEEDS[0], NEEDS[1], Need::Cpus(2), Need::Disk(DIRECTORY), BROWSER],
 ];
 
 const DIRECTORY: &str = env!("CARGO_TARGET_TMPDIR");
@@ -82,7 +83,8 @@ fn the_pods_that_lose_time_are_the_first_rows_each_with_its_cause() -> Result<()
     }
     thread::sleep(watched);
     let (_, _, page) = cluster.agent.get("/", &[("Accept", "text/html")])?;
-    let rows = rows(&String::from_utf8(page)?)?;
+    let page = String::from_utf8(page)?;
+    let rows = rows(&page)?;
 
     let mut truth: HashMap<String, Waits> = HashMap::new();
     loads.iter_mut().for_each(Load::stop);
@@ -96,6 +98,8 @@ fn the_pods_that_lose_time_are_the_first_rows_each_with_its_cause() -> Result<()
         let says = says.with_context(|| format!("`{}` is one of the first rows: {listed:?}", row.name))?;
         ensure!(row.html.contains(says), "a row does not say `{says}`: {}", row.html);
     }
+    let end = last_of_first(&page)?;
+    ensure!(end <= f64::from(PHONE.1), "a phone shows {} pixels, and the first rows end at {end}: {page}", PHONE.1);
 
     let lost: f64 = truth.values().map(Waits::lost).sum();
     let idle: f64 = truth.values().map(Waits::idle).sum();
@@ -105,8 +109,9 @@ fn the_pods_that_lose_time_are_the_first_rows_each_with_its_cause() -> Result<()
     let as_idle: f64 = -off.iter().filter(|off| **off < 0.0).sum::<f64>();
     let says = format!(
         "{lost:.2} threads of {} pods lost their time and {idle:.0} were idle; the page has {as_lost:.2} of the idle \
-         ones as lost, and {as_idle:.2} of the lost ones as idle",
-        truth.len()
+         ones as lost, and {as_idle:.2} of the lost ones as idle: {:.1} % of all waiting time",
+        truth.len(),
+        (as_lost + as_idle) / (lost + idle) * 100.0,
     );
     tell(&says);
     ensure!(as_lost.max(as_idle) <= MOST_WRONG * lost, "{says}: {listed:?}");
@@ -168,6 +173,14 @@ struct Row {
     /// The threads in trouble.
     lost: f64,
     html: String,
+}
+
+/// Returns where the last of the first rows ends on a phone that shows the top of the page, in pixels.
+fn last_of_first(page: &str) -> Result<f64> {
+    let rows = "document.querySelectorAll('.rows tbody tr')";
+    let script = format!("return {rows}[{}].getBoundingClientRect().bottom", FIRST.len() - 1);
+    let told = told_on(page, PHONE.0, &script)?;
+    told.parse::<f64>().with_context(|| format!("no number: {told}"))
 }
 
 /// Returns the rows in the order of the page.

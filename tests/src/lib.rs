@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod bpf;
 pub mod bpffs;
+pub mod browser;
 pub mod certificates;
 pub mod cgroup;
 pub mod clock;
