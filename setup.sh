@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what building (`build`, `image`, `release`), checking (`lint`, `fuzz`), testing (`test`, `chart`, `vm`, `e2e`), landing
-# (`ci`) or measuring (`bench`) needs, where it is missing.
+# Installs what building (`build`, `image`, `release`), checking (`lint`, `fuzz`), testing (`test`, `rings`, `chart`, `vm`, `e2e`),
+# landing (`ci`) or measuring (`bench`) needs, where it is missing.
 # As root or with sudo it uses apt-get; elsewhere it names the packages and fails.
 set -eu
 
@@ -82,6 +82,10 @@ bench)
 	need util-linux has_program unshare
 	;;
 test) test_ ;;
+rings)
+	test_
+	need npm has_program npm
+	;;
 ci)
 	lint
 	test_
@@ -118,7 +122,7 @@ e2e)
 	need prometheus has_program promtool
 	;;
 *)
-	echo "usage: setup.sh [build|image|release|rehearsal|lint|fuzz|bench|test|ci|chart|vm|e2e]" >&2
+	echo "usage: setup.sh [build|image|release|rehearsal|lint|fuzz|bench|test|rings|ci|chart|vm|e2e]" >&2
 	exit 2
 	;;
 esac

@@ -1,6 +1,7 @@
 //! Tests of the agent as a user runs it: command line, HTTP, a real Prometheus, a real OpenTelemetry Collector. Needs
 //! root.
 
+mod accessible;
 mod addresses;
 mod bounds;
 mod check;
@@ -84,6 +85,15 @@ fn main() -> ExitCode {
         full::TESTS,
     ]
     .concat();
-    let shown = [record::TESTS, syscalls::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS, reasons::TESTS].concat();
+    let shown = [
+        record::TESTS,
+        syscalls::TESTS,
+        cuts::TESTS,
+        sampled::TESTS,
+        pages::TESTS,
+        accessible::TESTS,
+        reasons::TESTS,
+    ]
+    .concat();
     suite::run(&[agent, waits, server, receivers, stacks, shown].concat())
 }
