@@ -24,7 +24,7 @@ use crate::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[land] #[beside] three_capabilities_give_all_reasons_and_no_user_frame: &[SETPRIV],
+    #[land] #[beside] three_capabilities_give_all_reasons_and_no_user_frame: &[SETPRIV, Need::Disk(DIRECTORY)],
     code_of_programs_is_one_frame_on_the_cpu: &[SETPRIV],
     #[land] #[beside] without_user_frames_no_file_of_another_process_is_opened: &[SETPRIV, STRACE],
     #[land] #[beside] no_link_of_the_list_is_refused,
@@ -32,6 +32,7 @@ pub(crate) const TESTS: &[Test] = tests![
 
 const SETPRIV: Need = Need::Program("setpriv");
 const STRACE: Need = Need::Program("strace");
+const DIRECTORY: &str = env!("CARGO_TARGET_TMPDIR");
 /// The limit covers several windows of a second each, on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// The chart's mode `reasons`, without a limit of walks: other processes must not turn these waits into a sample.
@@ -78,10 +79,14 @@ fn three_capabilities_give_all_reasons_and_no_user_frame() -> Result<()> {
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
     ensure!(status.contains(THREE_BITS), "{status}");
 
-    for reason in ["futex", "network", "pipe", "poll", "sleep"] {
+    // A part of the time of a write or a page fault is on a CPU.
+    let of_disk = [("disk", "disk", 0.1), ("page-fault", "page_fault", 0.1)];
+    let reasons = ["futex", "network", "pipe", "poll", "sleep"].map(|reason| (reason, reason, 0.5));
+    for (on, reason, share) in reasons.into_iter().chain(of_disk) {
         let cgroup = TestCgroup::new(reason)?;
-        let load: BlockedReport = run_load(cgroup.path(), &["blocked", "--on", reason, "--millis", "500"])?;
-        let least = Duration::from_nanos(load.waited_ns).as_secs_f64() / 2.0;
+        let arguments = ["blocked", "--on", on, "--millis", "500", "--directory", DIRECTORY];
+        let load: BlockedReport = run_load(cgroup.path(), &arguments)?;
+        let least = Duration::from_nanos(load.waited_ns).as_secs_f64() * share;
         let labels = [("cgroup", cgroup.kernel_path()), ("reason", reason)];
         within(DEADLINE, &format!("the waits for `{reason}` are there"), || {
             let metrics = Metrics::parse(&get_text(address, "/metrics")?.1);

@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const ONCPU: &str = "podperf_container_oncpu_seconds_total";
+const WAIT: &str = "podperf_container_wait_seconds_total";
 /// A name comes with the API server's next event of a pod.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -96,17 +97,23 @@ fn the_agent_has_the_named_privileges_and_no_others() -> Result<()> {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.map(str::trim).with_context(|| format!("no {name} in {status}"))
     };
-    // CAP_PERFMON is 38, CAP_BPF 39.
-    let both = format!("{:016x}", 0b11_u64 << 38);
+    // CAP_SYSLOG is 34, CAP_PERFMON 38, CAP_BPF 39.
+    let three = format!("{:016x}", (1_u64 << 34) | (0b11 << 38));
     for set in ["CapPrm", "CapEff", "CapBnd"] {
-        ensure!(field(set)? == both, "{set} is {}", field(set)?);
+        ensure!(field(set)? == three, "{set} is {}", field(set)?);
     }
     ensure!(field("NoNewPrivs")? == "1" && field("Seccomp")? == "2", "{status}");
     let profile = node.run("cat /proc/$(pidof podperf)/attr/apparmor/current")?;
     ensure!(profile == "cri-containerd.apparmor.d (enforce)", "AppArmor: {profile}");
     let writable = node.run("grep ' / ' /proc/$(pidof podperf)/mounts")?;
     ensure!(writable.contains(" ro,"), "the root file system: {writable}");
-    Ok(())
+    // With these privileges waits have their reasons. The pods of the kind `blocked` sleep most of the time.
+    within(NAMED_WITHIN, "waits have reasons", || {
+        let metrics = release::fresh_metrics(cluster, 0)?;
+        let waits = |reason| metrics.sum(WAIT, &[("container", "db"), ("reason", reason)]);
+        let slept = waits("sleep") + waits("child");
+        Ok((slept > 0.0 && waits("unknown") < slept / 10.0).then_some(()))
+    })
 }
 
 /// Returns namespace, pod and container of all containers of a pod that ran.
