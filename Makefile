@@ -70,7 +70,9 @@ test-tools: ## Build the tools that `make test` needs and that are not of this r
 	@tests/chart/validator.sh
 
 rings-build: test-build test-tools
+	@./setup.sh rings
 	tests/other-layout.sh
+	@! command -v npm >/dev/null || tests/e2e/axe.sh
 	@! command -v go >/dev/null || { tests/prometheus/build.sh && tests/collector/profcheck.sh; }
 
 test-pure: RUNNER := env
@@ -109,6 +111,11 @@ dashboard-pictures: ## Draw docs/dashboards/*.png by Grafana's published parts, 
 	cp tests/dashboards/draw/* $(PICTURES)
 	npm --prefix $(PICTURES) install --ignore-scripts --no-audit --no-fund
 	prometheus=$$(tests/prometheus/build.sh) && node $(PICTURES)/draw.mjs . "$$prometheus" $(BROWSER)
+
+.PHONY: flamegraph-picture
+# Needs Debian's PostgreSQL and a Chromium.
+flamegraph-picture: build ## Draw docs/flamegraph.png: what a PostgreSQL under load waits for (BROWSER=chromium)
+	$(SUDO) bench/picture.sh target/release/podperf $(BROWSER) docs/flamegraph.png
 
 e2e: ## Install the chart on real nodes of a real cluster, in guests under QEMU (ARGS=FILTER for some tests)
 	@./setup.sh e2e
@@ -187,7 +194,8 @@ lint: ## Check formatting, lints and documentation
 	@if python3 -c 'import ensurepip' 2>/dev/null; then \
 		zizmor=$$(tests/python-once.sh zizmor $(ZIZMOR_VERSION) zizmor) && "$$zizmor" --offline --no-progress --quiet .github; \
 	else echo "lint: workflows NOT checked: no \`python3\` with venv to install zizmor in"; fi
-	shellcheck -x .ci/release .ci/rehearsal .ci/run .ci/tools tests/kept-target.sh tests/land.sh tests/rings.sh tests/python-once.sh tests/chart/validator.sh
+	shellcheck -x .ci/release .ci/rehearsal .ci/run .ci/tools tests/kept-target.sh tests/land.sh tests/rings.sh tests/python-once.sh tests/chart/validator.sh \
+		tests/e2e/axe.sh bench/picture.sh
 	clang-format --dry-run --Werror ebpf/bpf/* ebpf/sensors/*/*.[ch] bench/programs/*.c
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check
