@@ -106,14 +106,14 @@ static __always_inline __u64 stack_end(struct task_struct *task, __u64 sp)
 #define PAGES_ABOVE 2
 
 /*
- * Copies the page that `sp` is in, and then the wanted pages, up to `end`. Without `wanted`, it copies the next pages
- * up to one that is not in memory, and the last ones before `end`: large frames in between have pages that were never
- * touched. Sets the copied pages, and returns the number of bytes of `copy->stack` in use. The verifier checks this
- * function separately.
+ * Copies the page that `sp` is in, from the red zone on, and then the wanted pages, up to `end`. Without `wanted`, it
+ * copies the next pages up to one that is not in memory, and the last ones before `end`: large frames in between have
+ * pages that were never touched. Sets the copied pages, and returns the number of bytes of `copy->stack` in use. The
+ * verifier checks this function separately.
  */
 __noinline __u32 copy_the_pages(struct podperf_copy *copy, struct podperf_copy_pages *wanted, __u64 sp, __u64 end)
 {
-	__u64 skip = sp & (PODPERF_PAGE - 1), base = sp - skip, size = PODPERF_PAGE - skip, top, last = 0;
+	__u64 skip = sp & (PODPERF_PAGE - 1), base = sp - skip, size, top, last = 0;
 	__u32 used, copied = 0;
 	bool has_hole = false;
 
@@ -123,12 +123,17 @@ __noinline __u32 copy_the_pages(struct podperf_copy *copy, struct podperf_copy_p
 	if (end <= sp)
 		return 0;
 	top = (end - 1 - base) / PODPERF_PAGE;
-	if (size > end - sp)
-		size = end - sp;
+	/* The part of the red zone in the page before is left out: another read may fail. */
+	skip = skip > PODPERF_RED_ZONE ? skip - PODPERF_RED_ZONE : 0;
 	/* Hides the relations of these values from the compiler, which would remove the masks. */
+	asm volatile("" : "+r"(skip));
+	skip &= PODPERF_PAGE - 1;
+	size = PODPERF_PAGE - skip;
+	if (size > end - base - skip)
+		size = end - base - skip;
 	asm volatile("" : "+r"(size));
 	size &= 2 * PODPERF_PAGE - 1;
-	if (size > PODPERF_PAGE || bpf_probe_read_user(copy->stack + skip, size, (void *)sp))
+	if (size > PODPERF_PAGE || bpf_probe_read_user(copy->stack + skip, size, (void *)(base + skip)))
 		return 0;
 	used = skip + size;
 	for (__u32 i = 0; i < PODPERF_COPY_PAGES - 1; i++) {

@@ -42,6 +42,11 @@
 #define PODPERF_COPY_PAGES 7
 /* The largest part of a stack that is looked at, in pages above the one with the stack pointer. */
 #define PODPERF_COPY_SPAN 256
+/*
+ * Number of bytes below the stack pointer that signals leave alone, by the ABI of x86-64. Functions keep data there, and
+ * an epilogue the registers that it has restored. On arm64 no function relies on them.
+ */
+#define PODPERF_RED_ZONE 128
 /* The size of the ring of copies, in bytes. */
 #define PODPERF_COPY_RING (2 << 20)
 /* Number of registers in a copy, by the numbers of DWARF; arm64: x0 to x30, sp, pc; x86-64 has 17. */
@@ -374,7 +379,7 @@ struct podperf_copy_pages {
 
 /*
  * The registers and a part of the stack of a thread that goes to sleep, or that is sampled on the CPU. The first page
- * in `stack` is the one with the stack pointer, and only its bytes from there on are valid.
+ * in `stack` is the one with the stack pointer, and only its bytes from PODPERF_RED_ZONE bytes below it on are valid.
  */
 struct podperf_copy {
 	/*

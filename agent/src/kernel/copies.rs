@@ -31,6 +31,8 @@ pub const PAGE: u64 = abi::PODPERF_PAGE as u64;
 pub const MOST_PAGES: usize = abi::PODPERF_COPY_PAGES as usize;
 /// The largest distance of a page above the page with the stack pointer.
 pub const PAGES_SPAN: u64 = abi::PODPERF_COPY_SPAN as u64;
+/// Number of bytes below the stack pointer that a copy has, as far as they are in the first page.
+pub const RED_ZONE: u64 = abi::PODPERF_RED_ZONE as u64;
 /// The largest number of words of a recipe.
 pub const MOST_WORDS: usize = abi::PODPERF_MAX_FRAMES as usize;
 
@@ -52,7 +54,7 @@ pub struct Copy {
     pub registers: [u64; REGISTERS],
     /// The pages, counted from the page with the stack pointer, in the order of their bytes in `stack`.
     pub pages: Vec<u16>,
-    /// The bytes of the pages. In the first page, those below the stack pointer are not valid.
+    /// The bytes of the pages. In the first page, those before the red zone are not valid.
     pub stack: Vec<u8>,
 }
 

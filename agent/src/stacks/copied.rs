@@ -7,7 +7,7 @@ use super::{
     dwarf::{Code, End, Memory, Registers, Walked, walk},
 };
 use crate::{
-    kernel::copies::{Copy, MOST_PAGES, MOST_WORDS, PAGE, PAGES_SPAN, Word},
+    kernel::copies::{Copy, MOST_PAGES, MOST_WORDS, PAGE, PAGES_SPAN, RED_ZONE, Word},
     model::wait::Unwind,
 };
 
@@ -68,9 +68,11 @@ pub(super) fn registers(values: &[u64]) -> Registers {
 }
 
 impl CopiedMemory<'_> {
-    /// Returns the page of an address, counted from the page with the stack pointer.
+    /// Returns the page of an address, counted from the page with the stack pointer. Below the stack pointer is the red
+    /// zone: by the tables, an epilogue has the registers there that it has restored.
     fn page(&self, address: u64) -> Option<u16> {
-        let page = address.checked_sub(self.sp & !(PAGE - 1)).filter(|_| address >= self.sp)? / PAGE;
+        let is_copied = address >= self.sp.saturating_sub(RED_ZONE);
+        let page = address.checked_sub(self.sp & !(PAGE - 1)).filter(|_| is_copied)? / PAGE;
         u16::try_from(page).ok().filter(|page| u64::from(*page) < PAGES_SPAN)
     }
 

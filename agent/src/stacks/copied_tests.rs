@@ -80,12 +80,16 @@ fn a_stack_on_more_pages_than_a_copy_has_wants_none() {
 }
 
 #[test]
-fn words_below_the_stack_pointer_and_across_pages_are_not_read() {
+fn words_below_the_red_zone_and_across_pages_are_not_read() {
     let copy = copy(&[0x10, 0x80], &[0]);
     let memory = CopiedMemory { copy: &copy, sp: SP, read: RefCell::default() };
-    assert_eq!((memory.word(SP - 8), memory.word(SP + 0xfc), memory.word(u64::MAX)), (None, None, None));
-    assert_eq!(memory.word(SP), Some(0));
+    assert_eq!((memory.word(SP - 136), memory.word(SP + 0xfc), memory.word(u64::MAX)), (None, None, None));
+    assert_eq!((memory.word(SP), memory.word(SP - 128)), (Some(0), Some(0)));
     assert!(memory.read.borrow().len() == 1);
+    // A part of the red zone is in the page before, which is not copied.
+    let sp = (SP & !(PAGE - 1)) + 8;
+    let memory = CopiedMemory { copy: &copy, sp, read: RefCell::default() };
+    assert_eq!((memory.word(sp - 8), memory.word(sp - 16)), (Some(0), None));
 }
 
 #[test]
