@@ -183,7 +183,7 @@ static __always_inline bool send_copy(struct task_struct *task, struct podperf_c
 				      struct podperf_copy_pages *wanted)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u64 sp = regs->sp;
+	__u64 sp = regs->sp, end;
 	__u32 used;
 
 	if (bpf_ringbuf_query(&copy_ring, BPF_RB_AVAIL_DATA) > PODPERF_COPY_RING - 2 * sizeof(*copy))
@@ -192,7 +192,11 @@ static __always_inline bool send_copy(struct task_struct *task, struct podperf_c
 	copy->code[1] = task->mm->end_code;
 	copy->code[2] = task->mm->start_stack;
 	copy_registers(copy->registers, regs);
-	used = copy_the_pages(copy, wanted, sp, stack_end(task, sp));
+	end = stack_end(task, sp);
+	/* Where the end is not known, the last pages before it are not those of a stack: the next ones are copied. */
+	if (!wanted && end == sp + STACK_SPAN)
+		end = sp + (PODPERF_COPY_PAGES - 1) * PODPERF_PAGE;
+	used = copy_the_pages(copy, wanted, sp, end);
 	asm volatile("" : "+r"(used));
 	if (used > sizeof(copy->stack))
 		return false;
