@@ -215,7 +215,13 @@ impl State {
     ) -> Result<Step, End> {
         let (machine, sp) = (registers.machine(), registers.sp().ok_or(End::Odd)?);
         let begun = if self.is_exact && machine == Machine::X86_64 { &BEGUN[..] } else { &[] };
-        for size in std::iter::once(8 * u64::from(words)).chain(begun.iter().copied()) {
+        let sizes = || std::iter::once(8 * u64::from(words)).chain(begun.iter().copied());
+        let word = |size: u64| memory.word(sp.checked_add(size)?.checked_sub(8)?);
+        // The word of a wrong size is rarely an address in code. New mappings are looked for only if no size leads to
+        // known code: that takes time, and may have to wait.
+        let is_known = |word: u64| code.is_known_code(machine.without_signature(word).wrapping_sub(1));
+        let known = sizes().find(|size| word(*size).is_some_and(is_known));
+        for size in known.into_iter().chain(sizes()) {
             let caller_sp = sp.checked_add(size).ok_or(End::Odd)?;
             let slot = caller_sp - 8;
             let return_address = machine.without_signature(memory.word(slot).ok_or(End::Missing(slot))?);

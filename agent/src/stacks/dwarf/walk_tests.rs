@@ -158,6 +158,36 @@ fn a_frame_of_a_virtual_machine_that_is_not_complete_has_its_return_address_belo
     assert_eq!(walk(x86_64(0x1010), &mut program, &memory), walked(&[0x1010, 0x1110], &[0], End::NoRule, true));
 }
 
+/// Code whose mappings cannot be read again: of other addresses, it is not known whether they are code.
+struct Unread(Program);
+
+impl Code for Unread {
+    fn rule(&mut self, address: u64) -> Found {
+        self.0.rule(address)
+    }
+
+    fn is_code(&mut self, address: u64) -> Option<bool> {
+        self.is_known_code(address).then_some(true)
+    }
+
+    fn is_known_code(&self, address: u64) -> bool {
+        (0x1000..0x9000).contains(&address)
+    }
+}
+
+#[test]
+fn a_size_that_leads_to_known_code_needs_no_new_mappings() {
+    let memory = |words: &[(u64, u64)]| stack(&[words, &[(40, 0x5555_0000)]].concat());
+    let walk = |words: &[(u64, u64)]| {
+        let mut code = Unread(program(&[(0x1000, Found::Words(6)), (0x1100, end())]));
+        let found = super::walk(x86_64(0x1010), &mut code, &memory(words));
+        (found.frames, found.end)
+    };
+    assert_eq!(walk(&[(0, 0x1110)]), (vec![0x1010, 0x1110], End::Whole));
+    assert_eq!(walk(&[(0, 6), (8, 0x1110)]), (vec![0x1010, 0x1110], End::Whole));
+    assert_eq!(walk(&[(0, 6), (8, 7)]), (vec![0x1010], End::NotNow));
+}
+
 #[test]
 fn registers_that_the_callee_may_change_are_unknown() {
     // The caller's frame depends on rax, which the callee does not keep.
