@@ -68,6 +68,8 @@ pub(in crate::stacks) struct Before {
     pub(super) call: Option<Call>,
     /// Set if the code sets the frame pointer to 0, as the first function of a program or thread does.
     pub(super) clears_frame_pointer: bool,
+    /// Set if the code of x86-64 loads the stack pointer, as functions do that call others on another stack.
+    pub(super) switches_stack: bool,
 }
 
 /// The stack below the return address at an instruction.
@@ -84,7 +86,14 @@ pub(in crate::stacks) fn before(code: &[u8]) -> Before {
     let code = code.rchunks(MAX_BEFORE).next().unwrap_or_default();
     // `xor ebp, ebp` in its two forms.
     let clears_frame_pointer = code.windows(2).any(|bytes| matches!(bytes, [0x31 | 0x33, 0xed]));
-    Before { call: call_before(code), clears_frame_pointer }
+    // `mov rsp, x` in its two forms.
+    let loads_sp = |bytes: &[u8]| match bytes {
+        [0x48 | 0x49, 0x8b, operands] => operands & 0x38 == 0x20,
+        [0x48 | 0x4c, 0x89, operands] => operands & 0xc7 == 0xc4,
+        _ => false,
+    };
+    let switches_stack = code.windows(3).any(loads_sp);
+    Before { call: call_before(code), clears_frame_pointer, switches_stack }
 }
 
 /// Returns where the function at the begin of `code` goes on in another one without a stack of its own, as far from its begin

@@ -52,6 +52,22 @@ fn calls_are_recognized_by_their_last_byte() {
 }
 
 #[test]
+fn a_load_of_the_stack_pointer_before_a_call_is_recognized() {
+    // mov rsp, [rdx+56]; mov rsp, rbx; mov rsp, r12: Go's runtime. The others save it, or load another register.
+    for (code, switches) in [
+        ("488b6238 4889fa 488b3f ffd7", true),
+        ("4889dc 4889fa 488b3f ffd7", true),
+        ("4c89e4 ffd7", true),
+        ("4889e5 ffd7", false),
+        ("4989e4 ffd7", false),
+        ("4c8b6238 ffd7", false),
+        ("488b5238 ffd7", false),
+    ] {
+        assert_eq!(before(&hex(code)).switches_stack, switches, "{code}");
+    }
+}
+
+#[test]
 fn a_saved_register_is_known_until_it_is_popped() {
     let code = hex("55 4154 53 5b 90 415c 90");
     let saved = |at| stacks_of(&code, CODE + at);

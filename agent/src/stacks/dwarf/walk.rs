@@ -71,7 +71,7 @@ impl State {
         let (pc, sp) = (registers.pc().ok_or(End::Odd)?, registers.sp().ok_or(End::Odd)?);
         let step = match code.rule(if self.is_exact { pc } else { pc.wrapping_sub(1) }) {
             Found::Rule(rule) => self.by_rule(&rule, registers, memory, &mut walked.links)?,
-            Found::FramePointer => self.by_frame_pointer(registers, code, memory, &mut walked.links)?,
+            Found::FramePointer => self.by_kept_pointer(pc, registers, code, memory, walked)?,
             Found::NoRule => {
                 walked.guessed = true;
                 self.by_instructions(pc, registers, code, memory, &mut walked.links)?
@@ -163,6 +163,29 @@ impl State {
         };
         let step = self.by_frame_pointer(registers, code, memory, links);
         step.map_err(|end| missing.filter(|_| end == End::NoRule).map_or(end, End::Missing))
+    }
+
+    /// Steps to the caller of `pc` in code that keeps frame pointers, such as Go's. If the function has called another
+    /// one on the thread's own stack, the frame pointer leads to the stack of the goroutine, which is seldom in the
+    /// copy. Then the stack ends here, and callers may be missing.
+    fn by_kept_pointer(
+        &mut self,
+        pc: u64,
+        registers: &mut Registers,
+        code: &mut impl Code,
+        memory: &impl Memory,
+        walked: &mut Walked,
+    ) -> Result<Step, End> {
+        let step = self.by_frame_pointer(registers, code, memory, &mut walked.links);
+        let may_switch = registers.machine() == Machine::X86_64 && !self.is_exact;
+        if may_switch
+            && matches!(step, Err(End::NoRule | End::Missing(_)))
+            && code.before(pc).ok_or(End::NotNow)?.switches_stack
+        {
+            walked.guessed = true;
+            return Err(End::Whole);
+        }
+        step
     }
 
     /// Steps to the caller by the frame pointer. Both machines keep the caller's frame pointer where the frame pointer

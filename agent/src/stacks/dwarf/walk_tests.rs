@@ -10,6 +10,9 @@ use crate::stacks::dwarf::{
     stub,
 };
 
+#[path = "kept_pointer_tests.rs"]
+mod kept_pointer;
+
 /// A stack of words.
 #[derive(Clone, Default)]
 struct Stack(BTreeMap<u64, u64>);
