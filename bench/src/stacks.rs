@@ -1,10 +1,12 @@
 //! The stacks of real servers, by frame pointers and by unwind tables. Nothing is asserted.
 //!
-//! Two agents watch the loads of `bench/programs/servers` at the same time. Each of them records waits and samples on the
-//! CPU, and the recordings say where each stack ended. Their metrics say what that cost. Then the loads are stopped,
-//! and elfutils unwinds their stacks, too. At last a third agent compares remembered stacks with the real ones.
+//! Two agents watch the loads of `bench/programs/servers` at the same time. Each of them records waits and samples on
+//! the CPU, and the recordings say where each stack ended, and at which frames those did that ended early. Their metrics
+//! say what that cost. Then the loads are stopped, and elfutils unwinds their stacks, too. At last a third agent
+//! compares remembered stacks with the real ones.
 
 mod costs;
+mod early;
 mod held;
 mod shadow;
 
@@ -149,6 +151,7 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
         }
         _ => "- | -".to_owned(),
     };
+    let mut early = String::new();
     for load in &mut loads {
         if let Err(error) = load.check() {
             absent.push(format!("{} ({error:#}, while it was watched)", load.name));
@@ -172,10 +175,16 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
             on[1].text(),
             goal(&on[1], least.map(|_| LEAST_ON_CPU))
         )?;
+        early += &early::rows(tables_on, load.name, load.cgroup.kernel_path())?;
     }
     for load in absent {
         writeln!(text, "\nnot measured: {load}")?;
     }
+    write!(
+        text,
+        "\nThe outermost frames of stacks on the CPU that end early, by tables:\n\n\
+         | load | end | outermost frame | of the load's time |\n|---|---|---|---|\n{early}"
+    )?;
     let cgroups: Vec<_> = loads.iter().map(|load| &load.cgroup).collect();
     let pairs = before.iter().zip(&after);
     let costs: Vec<_> = pairs.map(|(before, after)| Costs::between(before, after, &cgroups)).collect();

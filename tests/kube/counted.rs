@@ -35,7 +35,7 @@ use podperf::{
         works::{Work, WorkCounts},
     },
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
-    stacks::{BpfProgram, FrameOwner, Proofs, SymbolStats},
+    stacks::{BpfProgram, CutSamples, FrameOwner, Proofs, SymbolStats},
     telemetry::{http::ServerStats, logs::LogCounts},
 };
 
@@ -204,6 +204,7 @@ impl CountedNode {
             took: Duration::from_millis(2),
             profiles_dropped: 0,
             proofs: Proofs::default(),
+            cut_samples: CutSamples::default(),
             seen: SeenTime { all_ns: grown(SECOND, seconds), wrong_ns: grown(MS, seconds) },
             restart: Some(RestartStats {
                 starts: [("first".to_owned(), 1)].into(),

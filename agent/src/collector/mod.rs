@@ -47,7 +47,7 @@ use crate::{
         usage::{SeenTime, Usage},
     },
     pods::PodIndex,
-    stacks::{Proofs, Window},
+    stacks::{CutSamples, Proofs, Window},
 };
 use readings::{Deltas, Readings};
 
@@ -99,6 +99,8 @@ pub struct Observation {
     pub seen: SeenTime,
     /// The stacks that recipes had proved, and that were compared.
     pub proofs: Proofs,
+    /// The samples on the CPU whose stack is cut.
+    pub cut_samples: CutSamples,
     /// Statistics of checkpoints; `None` without checkpoints.
     pub restart: Option<RestartStats>,
 }
@@ -380,6 +382,7 @@ impl Collector {
             profiles_dropped: self.profiles_dropped,
             seen: self.samples.seen(),
             proofs: self.samples.proofs(),
+            cut_samples: self.samples.cut_samples(),
             restart: self.restart_stats(),
         });
         let now = Instant::now();

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use super::{
     code::HERE,
+    cut_cause::CutCause,
     dwarf::{Code, End, Memory, Registers, Walked, walk},
 };
 use crate::{
@@ -25,6 +26,8 @@ pub(super) struct Unwinding {
     /// The addresses of the frames, leaf first.
     pub(super) frames: Vec<u64>,
     pub(super) end: Unwind,
+    /// The cause if the end is [`Unwind::Cut`].
+    pub(super) cut: Option<CutCause>,
     /// The words that prove the stack, and the number of words from the stack pointer on that were in memory together.
     /// `None` if a word is too far away, or if the walk must be repeated.
     pub(super) words: Option<(Vec<Word>, u32)>,
@@ -55,7 +58,14 @@ pub(super) fn unwind(copy: &Copy, code: &mut impl Code) -> Unwinding {
         End::Odd => Unwind::Broken,
         End::Deep => Unwind::Truncated,
     };
-    Unwinding { frames: walked.frames, end, words, wanted, is_not_now: walked.end == End::NotNow }
+    let cut = match walked.end {
+        End::NotNow => Some(CutCause::Unreadable),
+        End::Missing(_) if copy.pages.is_empty() => Some(CutCause::NoCopy),
+        End::Missing(address) if memory.page(address).is_some() => Some(CutCause::NotCopied),
+        End::Missing(_) => Some(CutCause::Elsewhere),
+        _ => None,
+    };
+    Unwinding { frames: walked.frames, end, cut, words, wanted, is_not_now: walked.end == End::NotNow }
 }
 
 /// Returns registers with these values, by their numbers in DWARF.

@@ -75,7 +75,8 @@ fn a_missing_page_is_wanted_with_those_that_were_read() {
 fn a_stack_on_more_pages_than_a_copy_has_wants_none() {
     let frames: Vec<u64> = (0..10).map(|number| number * 0x2000 + 0x100).collect();
     let found = unwind(&copy(&frames, &[0, 1, 3, 5, 7, 9, 11]), &mut FramePointers);
-    assert_eq!((found.end, found.wanted, found.is_not_now), (Unwind::Cut, None, false));
+    assert_eq!((found.end, found.cut, found.wanted), (Unwind::Cut, Some(CutCause::NotCopied), None));
+    assert!(!found.is_not_now);
     assert_eq!(found.words.unwrap().0.len(), 2 * (found.frames.len() - 1));
 }
 
@@ -105,5 +106,19 @@ fn a_walk_that_must_be_repeated_teaches_nothing() {
     }
     let found = unwind(&copy(&[0x10, 0x80], &[0]), &mut Late);
     assert!(found.is_not_now);
-    assert_eq!((found.frames, found.end, found.words, found.wanted), (vec![CODE], Unwind::Cut, None, None));
+    assert_eq!((found.end, found.cut), (Unwind::Cut, Some(CutCause::Unreadable)));
+    assert_eq!((found.frames, found.words, found.wanted), (vec![CODE], None, None));
+}
+
+#[test]
+fn a_stack_without_a_copy_and_a_caller_on_another_stack_have_causes_of_their_own() {
+    let without = unwind(&copy(&[0x10, 0x80], &[]), &mut FramePointers);
+    assert_eq!((without.end, without.cut), (Unwind::Cut, Some(CutCause::NoCopy)));
+    // Frame pointers are followed for almost 1 MiB, and the last page of that is too far for a copy.
+    let mut far = copy(&[0x10, 0x80], &[0]);
+    far.registers[if HERE == crate::stacks::dwarf::Machine::X86_64 { 6 } else { 29 }] = SP + (1 << 20) - 0x20;
+    let far = unwind(&far, &mut FramePointers);
+    assert_eq!((far.end, far.cut), (Unwind::Cut, Some(CutCause::Elsewhere)));
+    let whole = unwind(&copy(&[0x10, 0x80], &[0]), &mut FramePointers);
+    assert_eq!((whole.end, whole.cut), (Unwind::Whole, None));
 }

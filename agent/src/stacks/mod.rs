@@ -15,6 +15,7 @@ mod clock;
 mod code;
 mod copied;
 mod counts;
+mod cut_cause;
 mod debug_section;
 pub mod debuginfod;
 mod demangle;
@@ -75,6 +76,7 @@ use crate::{
 use crate::model::wait::WaitReason;
 pub use bpf_programs::BpfProgram;
 pub use counts::{Cause, SymbolCounts, SymbolStats};
+pub use cut_cause::{CutCause, CutSamples};
 pub use finding::Whom;
 pub use line_table::SourceLine;
 pub use lines::{FilesRequest, LineFinder, SourceLines, WantedLines};

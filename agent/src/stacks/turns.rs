@@ -143,7 +143,7 @@ impl Turns {
 }
 
 /// Returns whether the process still runs the program of these copies.
-fn is_alive(process: Pid, tries: &[Tried]) -> bool {
+pub(super) fn is_alive(process: Pid, tries: &[Tried]) -> bool {
     let program = tries.first().map(|tried| tried.copy.program);
     program.zip(Life::of(process)).is_some_and(|(program, life)| life.may_be(program))
 }

@@ -20,10 +20,11 @@ use super::{
     asking::{Asking, Next},
     code::HERE,
     copied::Unwinding,
+    cut_cause::CutCause,
     kept::Tried,
     process::Life,
     reader::{Reader, owner_of},
-    turns::Turns,
+    turns::{Turns, is_alive},
 };
 use crate::{
     kernel::{
@@ -71,6 +72,8 @@ pub struct Unwound {
     pub user: Vec<u64>,
     /// The end that the unwinding reached.
     pub end: Unwind,
+    /// The cause if that is [`Unwind::Cut`].
+    pub cut: Option<CutCause>,
 }
 
 impl Unwound {
@@ -242,6 +245,7 @@ impl Unwinder {
 
     /// Returns the result of a copy, and the answer to the kernel side.
     fn result(&mut self, tried: Tried) -> (Unwound, Option<(StackId, Answer)>) {
+        let cut = cut_cause(&tried);
         let Tried { copy, unwinding, .. } = tried;
         let leaf = || copy.registers.get(usize::from(HERE.pc())).copied().into_iter().collect();
         let (frames, end, words, wanted) = match unwinding {
@@ -267,7 +271,7 @@ impl Unwinder {
         };
         let answer = path.and_then(|path| Some((path, answer(path)?)));
         let (of, process, kernel) = (copy.of, copy.process, copy.kernel);
-        (Unwound { of, id, process, kernel, user: frames, end }, answer)
+        (Unwound { of, id, process, kernel, user: frames, end, cut }, answer)
     }
 
     fn answer(&mut self, asker: &Asker, path: StackId, answer: Answer) {
@@ -302,6 +306,16 @@ impl Unwinder {
                 debug!(%error, "the kernel side does not know the stack of a copy");
             }
         }
+    }
+}
+
+/// Returns the cause if the stack is cut.
+fn cut_cause(tried: &Tried) -> Option<CutCause> {
+    match tried.unwinding.as_ref().map(|unwinding| unwinding.cut) {
+        Some(Some(CutCause::Unreadable)) | None if tried.is_late => Some(CutCause::NoTime),
+        Some(cut) => cut,
+        None if is_alive(tried.copy.process, std::slice::from_ref(tried)) => Some(CutCause::Unreadable),
+        None => Some(CutCause::ProcessGone),
     }
 }
 

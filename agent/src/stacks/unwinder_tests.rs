@@ -14,3 +14,20 @@ fn copies_of_two_programs_of_one_process_are_not_unwound_together() {
     let times: Vec<(u32, Vec<u64>)> = times.collect();
     assert_eq!(times, [(1, vec![1, 4]), (2, vec![2]), (1, vec![3])]);
 }
+
+#[test]
+fn a_stack_that_was_not_unwound_has_the_cause() {
+    let (own, own_program) = (std::process::id(), Life::of(Pid(std::process::id())).unwrap().program());
+    let of = |program, unwinding, is_late| {
+        let mut tried = Tried { unwinding, is_late, ..copy(own, 0, 1) };
+        tried.copy.program = program;
+        cut_cause(&tried)
+    };
+    let walked = |end, cut| Some(Unwinding { frames: vec![1], end, cut, words: None, wanted: None, is_not_now: false });
+    let unreadable = || walked(Unwind::Cut, Some(CutCause::Unreadable));
+    assert_eq!(of([7; 3], None, false), Some(CutCause::ProcessGone));
+    assert_eq!(of(own_program, None, false), Some(CutCause::Unreadable), "its files hang");
+    assert_eq!([of([7; 3], None, true), of([7; 3], unreadable(), true)], [Some(CutCause::NoTime); 2]);
+    assert_eq!(of([7; 3], unreadable(), false), Some(CutCause::Unreadable));
+    assert_eq!(of([7; 3], walked(Unwind::Whole, None), true), None);
+}

@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{functions::KnownFunctions, reason::Reasons};
+use super::{CutSamples, functions::KnownFunctions, reason::Reasons};
 use crate::model::wait::{Unwind, WaitReason, WaitState};
 use crate::{
     kernel::{
@@ -61,6 +61,7 @@ pub struct Window {
     profiled: HashMap<CgroupId, Facts>,
     seen: SeenTime,
     proofs: Proofs,
+    cut_samples: CutSamples,
     takes: u64,
     number: u64,
     max_stacks: usize,
@@ -88,6 +89,7 @@ impl Window {
             profiled: HashMap::new(),
             seen,
             proofs: Proofs::default(),
+            cut_samples: CutSamples::default(),
             takes: 0,
             number: 0,
             max_stacks,
@@ -196,6 +198,12 @@ impl Window {
     #[must_use]
     pub fn proofs(&self) -> Proofs {
         self.proofs
+    }
+
+    /// Returns the number of samples on the CPU whose stack is cut.
+    #[must_use]
+    pub fn cut_samples(&self) -> CutSamples {
+        self.cut_samples
     }
 
     /// Replaces the cached stack of a sample by the stack that was seen, if they differ. The new stack has the kernel

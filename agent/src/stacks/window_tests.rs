@@ -5,7 +5,7 @@ use crate::kernel::copies::CopyOf;
 use crate::model::facts::Fact;
 use crate::model::ids::Pid;
 use crate::model::lock::Lock;
-use crate::stacks::Unwound;
+use crate::stacks::{CutCause, Unwound};
 
 const NOW: u64 = 1_000_000_000;
 const CGROUP: CgroupId = CgroupId(7);
@@ -250,7 +250,8 @@ fn the_kernel_part_of_a_copied_stack_may_arrive_after_it() {
     let mut window = window();
     let (id, copy, part) = (StackId(21), StackId(20), StackId(15));
     let of = CopyOf::Wait { id: copy, site: SITE, path: SITE, is_named: false };
-    let unwound = Unwound { of, id, process: Pid(1), kernel: Some(part), user: vec![1, 2], end: Unwind::Whole };
+    let (user, end) = (vec![1, 2], Unwind::Whole);
+    let unwound = Unwound { of, id, process: Pid(1), kernel: Some(part), user, end, cut: None };
     assert!(!window.add_unwound(unwound.clone()));
     window.add(vec![sample(Some(copy), 5)], NOW);
     assert_eq!(profiled(&mut window, WaitReason::Unknown), 5);
@@ -273,7 +274,10 @@ fn the_kernel_part_of_a_copied_stack_may_arrive_after_it() {
 fn a_stack_that_is_unwound_after_the_end_of_a_window_still_names_its_samples() {
     let mut window = window();
     let (id, copy) = (StackId(21), StackId(20));
-    let unwound = |of| Unwound { of, id, process: Pid(1), kernel: Some(STACK), user: vec![1, 2], end: Unwind::Whole };
+    let unwound = |of| {
+        let (user, end, cut) = (vec![1, 2], Unwind::Whole, Some(CutCause::NoTime));
+        Unwound { of, id, process: Pid(1), kernel: Some(STACK), user, end, cut }
+    };
     window.record(stack(STACK));
     window.add(vec![sample(Some(copy), 5)], NOW);
     assert!(window.end(false).is_empty() && window.forget().is_empty());
@@ -287,6 +291,7 @@ fn a_stack_that_is_unwound_after_the_end_of_a_window_still_names_its_samples() {
     assert_eq!(found, [(5, Some(id)), (7, Some(id))]);
     let stack = window.stack(id).unwrap();
     assert_eq!((&*stack.user, &*stack.kernel), (&[1, 2][..], &[0x110][..]));
+    assert_eq!(window.cut_samples(), [0, 1, 0, 0, 0, 0], "the wait is not a sample on the CPU");
 }
 
 /// In shadow mode, a stack that a recipe has proved is unwound as well.
@@ -295,7 +300,8 @@ fn a_proof_is_wrong_if_another_whole_stack_was_unwound() {
     let mut window = window();
     let mut unwound = |of, id, end| {
         let user = vec![id];
-        assert!(window.add_unwound(Unwound { of, id: StackId(id), process: Pid(1), kernel: None, user, end }));
+        let id = StackId(id);
+        assert!(window.add_unwound(Unwound { of, id, process: Pid(1), kernel: None, user, end, cut: None }));
         (window.proofs().all, window.proofs().wrong)
     };
     let proved = |id| CopyOf::Proved(StackId(id));

@@ -20,6 +20,9 @@ const MEMORY: &str = "podperf_overhead_memory_bytes";
 const ON_CPU: &str = "podperf_cgroup_oncpu_seconds_total";
 const OFF_CPU: &str = "podperf_cgroup_offcpu_seconds_total";
 const INCOMPLETE: &str = "podperf_cgroup_incomplete_stack_seconds_total";
+const CUT: &str = "podperf_stack_cut_samples_total";
+/// The causes of samples whose stack is cut.
+const CUT_CAUSES: [&str; 6] = ["process_gone", "no_time", "unreadable", "no_copy", "not_copied", "elsewhere"];
 /// The states of waits that have a stack.
 const BLOCKED: [&str; 2] = ["interruptible", "uninterruptible"];
 
@@ -70,7 +73,7 @@ impl<'a> Costs<'a> {
     }
 
     /// Returns the rows of the table, in their order: what is measured, and the figure.
-    fn rows(&self) -> [(&'static str, String); 11] {
+    fn rows(&self) -> [(&'static str, String); 12] {
         let count = |name: &str| self.grown(name, &[]);
         let seconds = self.after.at.duration_since(self.before.at).as_secs_f64();
         let cpu = self.after.cpu_ns.saturating_sub(self.before.cpu_ns) as f64 / 1e9;
@@ -78,6 +81,7 @@ impl<'a> Costs<'a> {
         let blocked: f64 = BLOCKED.into_iter().map(|state| self.of_loads(OFF_CPU, &[("state", state)])).sum();
         let incomplete = ratio(self.of_loads(INCOMPLETE, &[]), blocked + self.of_loads(ON_CPU, &[]));
         let [waits, walks] = ["podperf_stack_waits_total", "podperf_stack_walks_total"].map(count);
+        let cut = CUT_CAUSES.map(|cause| format!("{cause} {:.0}", self.grown(CUT, &[("cause", cause)])));
         let [checks, wrong] = ["podperf_stack_checks_total", "podperf_stack_checks_wrong_total"].map(count);
         [
             ("ns of BPF a switch", self.ns_a_run("sched_switch")),
@@ -88,6 +92,7 @@ impl<'a> Costs<'a> {
             ("memory", format!("{:.1} MiB", self.after.metrics.sum(MEMORY, &[]) / f64::from(1 << 20))),
             ("waits that were copied or walked", format!("{} of {waits:.0}", percent(ratio(walks, waits)))),
             ("wrong checks of remembered stacks", format!("{wrong:.0} of {checks:.0}")),
+            ("samples on the CPU that are `cut`", cut.join(", ")),
             ("drops `sample_stack`", dropped("sample_stack")),
             ("drops `copy_ring`", dropped("copy_ring")),
             ("incomplete stacks, of the loads' time", percent(incomplete)),

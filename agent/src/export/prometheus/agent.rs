@@ -27,7 +27,7 @@ use crate::{
     },
     pods::SourceStats,
     stacks::{
-        BpfProgram, Cause, FrameOwner, SymbolStats,
+        BpfProgram, Cause, CutCause, FrameOwner, SymbolStats,
         debuginfod::{FetchStats, Outcome},
     },
     telemetry::http::ServerStats,
@@ -223,6 +223,10 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
     for (cause, count) in Cause::ALL.iter().zip(facts.symbols.unsymbolized) {
         unsymbolized.push(&[cause.name()], Value::Count(count));
     }
+    let mut cut = rows::STACK_CUT.family();
+    for (cause, count) in CutCause::ALL.iter().zip(observation.cut_samples) {
+        cut.push(&[cause.name()], Value::Count(count));
+    }
     let mut unread = rows::UNREAD.family();
     for (owner, count) in &facts.unread {
         unread.push(&[&owner.namespace, &owner.pod, &owner.cgroup], Value::Count(*count));
@@ -242,6 +246,7 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         rows::STACK_SHADOW_PROOFS_WRONG.of(Value::Count(observation.proofs.wrong)),
         rows::STACK_SEEN.of(Value::seconds(observation.seen.all_ns)),
         rows::STACK_SEEN_WRONG.of(Value::seconds(observation.seen.wrong_ns)),
+        cut,
         rows::SYMBOLIZED.of(Value::Count(facts.symbols.symbolized)),
         unsymbolized,
         unread,

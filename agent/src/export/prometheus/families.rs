@@ -175,6 +175,8 @@ families! {
         "Sleep whose remembered stack was compared with the real one";
     STACK_SEEN_WRONG: Counter "podperf_stack_seen_wrong" in Seconds []; detail,
         "Sleep whose remembered stack was not the real one; profiles and reasons have the real one";
+    STACK_CUT: Counter "podperf_stack_cut_samples" ["cause"]; detail,
+        "Samples on the CPU whose stack is `cut`, by cause";
     SYMBOLIZED: Counter "podperf_stack_symbolized_frames" []; detail,
         "Frames that got a name";
     UNSYMBOLIZED: Counter "podperf_stack_unsymbolized_frames" ["cause"]; detail,

@@ -25,7 +25,7 @@ impl Window {
     /// Adds an unwound stack. A sample on the CPU comes with its stack. The time of a wait is in samples, which have the
     /// id of the copy: they may come now or later. Returns `false` if the kernel's part of the stack is not known.
     pub fn add_unwound(&mut self, unwound: Unwound) -> bool {
-        let Unwound { of, id, process, kernel: of_kernel, user, end } = unwound;
+        let Unwound { of, id, process, kernel: of_kernel, user, end, cut } = unwound;
         let number = self.number;
         // The record of the kernel's part may have been lost, and arrive later.
         let is_complete = |known: &KnownStack| of_kernel.is_none() || !known.stack.kernel.is_empty();
@@ -56,6 +56,9 @@ impl Window {
                 }
             }
             CopyOf::Sample(mut sample) => {
+                if let Some(cut) = cut {
+                    self.cut_samples[cut as usize] += 1;
+                }
                 sample.key.stack = Some(id);
                 self.keep(sample, false);
             }
