@@ -45,6 +45,7 @@ pub mod profile;
 mod read_at;
 mod reader;
 pub mod reason;
+mod relatives;
 #[cfg(test)]
 mod recorded_tests;
 mod remembered;

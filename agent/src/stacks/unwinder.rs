@@ -24,6 +24,7 @@ use super::{
     kept::Tried,
     process::Life,
     reader::{Reader, owner_of},
+    relatives::Relatives,
     turns::{Turns, is_alive},
 };
 use crate::{
@@ -92,6 +93,7 @@ struct Unwinder {
     /// Makes the ids of stacks. No program knows its key.
     ids: RandomState,
     owners: HashMap<(Pid, [u64; 3]), Arc<str>>,
+    relatives: Relatives,
     asking: Asking,
     /// The stacks of recipes that are only a part: they are forgotten after a while, so that the rest has another chance.
     parts: HashSet<StackId>,
@@ -129,6 +131,7 @@ pub fn start(
         turns: Turns::new(reader),
         ids: RandomState::new(),
         owners: HashMap::new(),
+        relatives: Relatives::default(),
         asking: Asking::default(),
         parts: HashSet::new(),
         window: Instant::now(),
@@ -217,7 +220,7 @@ impl Unwinder {
         let (mut unwound, mut ids, mut answers) = (Vec::with_capacity(tries.len()), Vec::new(), Vec::new());
         for (process, tries) in by_process(tries) {
             let asker = Asker { owner: self.owner(process, &tries), process };
-            for tried in self.turns.unwind(&asker, tries, ends) {
+            for tried in self.unwind(&asker, tries, ends) {
                 let (result, answer) = self.result(tried);
                 ids.extend(result.copy().map(|(copy, stack)| (asker.clone(), copy, stack)));
                 answers.extend(answer.map(|(path, answer)| (asker.clone(), path, answer)));
@@ -231,6 +234,29 @@ impl Unwinder {
         self.name(&ids);
         answers.into_iter().for_each(|(asker, path, answer)| self.answer(&asker, path, answer));
         Ok(())
+    }
+
+    /// Unwinds copies of one process. Copies of a process that has ended are unwound by the code of a relative.
+    fn unwind(&mut self, asker: &Asker, tries: Vec<Tried>, ends: Option<Instant>) -> Vec<Tried> {
+        let process = asker.process;
+        let tries = self.turns.unwind(asker, tries, ends);
+        let (mut done, lost): (Vec<Tried>, Vec<Tried>) = tries.into_iter().partition(|tried| tried.unwinding.is_some());
+        if let Some(tried) = done.first() {
+            self.relatives.note(process, tried.copy.program);
+        }
+        let program = lost.first().map(|tried| tried.copy.program).filter(|_| !is_alive(process, &lost));
+        let relative = program.and_then(|program| {
+            let runs = |other| Life::of(other).is_some_and(|life| life.may_be(program));
+            self.relatives.of(process, program, runs)
+        });
+        let Some(relative) = relative else {
+            done.extend(lost);
+            return done;
+        };
+        let asker = Asker { owner: self.owner(relative, &lost), process: relative };
+        let lost = self.turns.unwind(&asker, lost, ends);
+        done.extend(lost.into_iter().map(|tried| by_relative(tried, relative)));
+        done
     }
 
     /// Returns the owner of the process that the copies are of: a pod or a cgroup; empty if the process has ended.
@@ -307,6 +333,19 @@ impl Unwinder {
             }
         }
     }
+}
+
+/// Marks a stack that was unwound by the code of a relative, which has the names as well: the process may have mapped
+/// other code. No thread will come to this stack again.
+fn by_relative(mut tried: Tried, relative: Pid) -> Tried {
+    if let Some(unwinding) = &mut tried.unwinding {
+        tried.copy.process = relative;
+        (unwinding.words, unwinding.wanted) = (None, None);
+        if unwinding.end == Unwind::Whole {
+            unwinding.end = Unwind::Guessed;
+        }
+    }
+    tried
 }
 
 /// Returns the cause if the stack is cut.

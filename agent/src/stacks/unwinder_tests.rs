@@ -31,3 +31,18 @@ fn a_stack_that_was_not_unwound_has_the_cause() {
     assert_eq!(of([7; 3], unreadable(), false), Some(CutCause::Unreadable));
     assert_eq!(of([7; 3], walked(Unwind::Whole, None), true), None);
 }
+
+#[test]
+fn a_stack_by_the_code_of_a_relative_is_guessed_and_teaches_nothing() {
+    let unwinding = |end| {
+        let (frames, words, wanted) = (vec![1, 2], Some((vec![], 1)), Some(vec![1]));
+        Some(Unwinding { frames, end, cut: None, words, wanted, is_not_now: false })
+    };
+    for (end, expected) in [(Unwind::Whole, Unwind::Guessed), (Unwind::Cut, Unwind::Cut)] {
+        let found = by_relative(Tried { unwinding: unwinding(end), ..copy(8, 1, 1) }, Pid(7));
+        let unwinding = found.unwinding.unwrap();
+        assert_eq!((found.copy.process, unwinding.end), (Pid(7), expected));
+        assert_eq!((unwinding.words, unwinding.wanted), (None, None));
+    }
+    assert_eq!(by_relative(copy(8, 1, 1), Pid(7)).copy.process, Pid(8), "it is gone");
+}
