@@ -9,6 +9,9 @@ use std::{
 const TIME: Duration = Duration::from_millis(200);
 const LITTLE_TIME: Duration = Duration::from_millis(25);
 const PERIOD: Duration = Duration::from_secs(1);
+/// The most seconds whose time an owner owes. The rest is forgiven: a turn that waited for a file, or time that the owner
+/// used before the agent began to save, would cost many seconds of little time.
+const MOST_PERIODS: u32 = 4;
 
 /// The time that each owner has used.
 #[derive(Debug, Default)]
@@ -44,9 +47,9 @@ impl Allowances {
         let periods = u32::try_from(passed.as_millis() / PERIOD.as_millis()).unwrap_or(u32::MAX);
         if periods > 0 {
             // A turn may end late: its excess is subtracted from the next seconds.
-            let free = self.time().saturating_mul(periods);
+            let (free, most_used) = (self.time().saturating_mul(periods), MOST_PERIODS * self.time());
             self.used.retain(|_, used| {
-                *used = used.saturating_sub(free);
+                *used = (*used).min(most_used).saturating_sub(free);
                 !used.is_zero()
             });
             self.since = Some(now);
@@ -94,5 +97,22 @@ mod tests {
         assert_eq!(allowances.left_at("a", LITTLE_TIME, start + 3 * PERIOD), Some(LITTLE_TIME));
         allowances.save(false);
         assert_eq!(allowances.time(), TIME);
+    }
+
+    #[test]
+    fn an_owner_has_time_again_after_some_seconds_whatever_it_has_used() {
+        let most = PERIOD * MOST_PERIODS;
+        for saves in [false, true] {
+            let mut allowances = Allowances::default();
+            let start = Instant::now();
+            // The owner has used much time before the agent saves.
+            assert_eq!(allowances.left_at("a", TIME, start), Some(TIME));
+            allowances.used("a".into(), 100 * TIME);
+            allowances.save(saves);
+            let time = allowances.time();
+            assert_eq!(allowances.left_at("a", time, start + PERIOD), None);
+            assert_eq!(allowances.left_at("a", time, start + most - PERIOD), None, "the debt is not forgotten");
+            assert_eq!(allowances.left_at("a", time, start + most), Some(time));
+        }
     }
 }
