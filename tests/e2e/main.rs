@@ -85,15 +85,8 @@ fn main() -> ExitCode {
         full::TESTS,
     ]
     .concat();
-    let shown = [
-        record::TESTS,
-        syscalls::TESTS,
-        cuts::TESTS,
-        sampled::TESTS,
-        pages::TESTS,
-        accessible::TESTS,
-        reasons::TESTS,
-    ]
-    .concat();
+    let shown =
+        [record::TESTS, syscalls::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS, accessible::TESTS, reasons::TESTS]
+            .concat();
     suite::run(&[agent, waits, server, receivers, stacks, shown].concat())
 }

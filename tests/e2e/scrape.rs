@@ -40,7 +40,8 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0";
-pub(crate) const PROTOBUF: &str = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+pub(crate) const PROTOBUF: &str =
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
 
 fn a_started_agent_is_alive_and_ready() -> Result<()> {
     let agent = Agent::start("")?;

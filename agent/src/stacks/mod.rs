@@ -45,9 +45,9 @@ pub mod profile;
 mod read_at;
 mod reader;
 pub mod reason;
-mod relatives;
 #[cfg(test)]
 mod recorded_tests;
+mod relatives;
 mod remembered;
 mod shares;
 mod space;
