@@ -65,14 +65,10 @@ struct {
 	__type(value, __u64);
 } copied_stacks SEC(".maps");
 
-/* The most words that one wait reads alone, see recipe_words. */
-#define MOST_FAR_WORDS 128
-
 /* The words of the stack that recipes are compared with. */
 struct recipe_words {
 	__u64 word[PODPERF_RECIPE_NEAR];
-	__u32 have; /* number of words that were read at once */
-	__u32 far;  /* number of other words that were read */
+	__u64 have; /* number of words that were read at once */
 };
 /* One for each CPU. */
 struct {
@@ -245,9 +241,10 @@ static __always_inline __u64 stack_of_copy(__u64 id)
 #endif
 
 /*
- * Returns 1 if the stack above `sp` holds the words of `recipe` where it says, 0 if not, and -1 if they cannot be read
- * or are too many. The hash begins with what the recipe is for: a recipe that is replaced meanwhile does not agree. The
- * verifier checks this function separately.
+ * Returns 1 if the stack above `sp` holds the words of `recipe` where it says, 0 if not, and -1 if they cannot be read.
+ * The hash begins with what the recipe is for: a recipe that is replaced meanwhile does not agree. Each recipe may read
+ * all of its words: a limit for all recipes of a path would hide the last ones behind deep stacks. The verifier checks
+ * this function separately.
  */
 __noinline int agrees(struct podperf_recipe *recipe, __u64 path, __u64 kernel, __u64 stack, __u64 sp)
 {
@@ -272,8 +269,7 @@ __noinline int agrees(struct podperf_recipe *recipe, __u64 path, __u64 kernel, _
 		at &= PODPERF_POINTER - 1;
 		if (at < near)
 			word = words->word[at & (PODPERF_RECIPE_NEAR - 1)];
-		else if (words->far++ >= MOST_FAR_WORDS ||
-			 bpf_probe_read_user(&word, sizeof(word), (void *)(sp + at * sizeof(word))))
+		else if (bpf_probe_read_user(&word, sizeof(word), (void *)(sp + at * sizeof(word))))
 			return -1;
 		hash = hash_slot(hash, WITHOUT_SIGNATURE(word) - base);
 	}
@@ -302,7 +298,6 @@ __noinline __u64 stack_by_recipe(__u64 path, __u64 sp, __u64 expected, __u64 ker
 	if (!words)
 		return 0;
 	words->have = 0;
-	words->far = 0;
 	for (__u64 i = 0; i < PODPERF_RECIPES; i++) {
 		__u64 key = path + 2 * i, stack, of_kernel;
 		struct podperf_recipe *recipe = bpf_map_lookup_elem(&recipes, &key);
