@@ -243,8 +243,8 @@ static __always_inline __u64 stack_of_copy(__u64 id)
 /*
  * Returns 1 if the stack above `sp` holds the words of `recipe` where it says, 0 if not, and -1 if they cannot be read.
  * The hash begins with what the recipe is for: a recipe that is replaced meanwhile does not agree. Each recipe may read
- * all of its words: a limit for all recipes of a path would hide the last ones behind deep stacks. The verifier checks
- * this function separately.
+ * all of its words: a limit for all recipes of a path would hide the last ones behind deep stacks. Most others end at
+ * the first word with another tag, and read no further. The verifier checks this function separately.
  */
 __noinline int agrees(struct podperf_recipe *recipe, __u64 path, __u64 kernel, __u64 stack, __u64 sp)
 {
@@ -256,22 +256,27 @@ __noinline int agrees(struct podperf_recipe *recipe, __u64 path, __u64 kernel, _
 		return -1;
 	hash = hash_slot(hash_slot(hash_slot(0, path), kernel), stack);
 	near = recipe->near & (PODPERF_RECIPE_NEAR - 1);
-	if (near > words->have) {
-		if (bpf_probe_read_user(words->word, near * sizeof(word), (void *)sp))
-			return -1;
-		words->have = near;
-	}
 	for (__u32 i = 0; i < PODPERF_MAX_FRAMES; i++) {
-		__u64 at = recipe->at[i], base = -(at / PODPERF_POINTER) & sp;
+		__u64 place = recipe->at[i], at = place & ((1U << PODPERF_TAG_SHIFT) - 1);
+		__u64 base = -(place / PODPERF_POINTER) & sp;
 
 		if (i >= recipe->words)
 			break;
-		at &= PODPERF_POINTER - 1;
-		if (at < near)
+		if (at >= near) {
+			if (bpf_probe_read_user(&word, sizeof(word), (void *)(sp + at * sizeof(word))))
+				return -1;
+		} else {
+			if (at >= words->have) {
+				if (bpf_probe_read_user(words->word, near * sizeof(word), (void *)sp))
+					return -1;
+				words->have = near;
+			}
 			word = words->word[at & (PODPERF_RECIPE_NEAR - 1)];
-		else if (bpf_probe_read_user(&word, sizeof(word), (void *)(sp + at * sizeof(word))))
-			return -1;
-		hash = hash_slot(hash, WITHOUT_SIGNATURE(word) - base);
+		}
+		word = WITHOUT_SIGNATURE(word) - base;
+		if ((word ^ place >> PODPERF_TAG_SHIFT) & PODPERF_TAG_MASK)
+			return 0;
+		hash = hash_slot(hash, word);
 	}
 	return hash == recipe->hash;
 }

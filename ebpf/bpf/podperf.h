@@ -51,7 +51,9 @@
 #define PODPERF_COPY_RING (2 << 20)
 /* Number of registers in a copy, by the numbers of DWARF; arm64: x0 to x30, sp, pc; x86-64 has 17. */
 #define PODPERF_REGISTERS 33
-/* See podperf_recipe. */
+/* The parts of a word in podperf_recipe.at: a distance of up to PODPERF_COPY_SPAN pages, a tag, and a mark. */
+#define PODPERF_TAG_SHIFT 17
+#define PODPERF_TAG_MASK ((1U << 14) - 1)
 #define PODPERF_POINTER (1U << 31)
 /* The largest number of recipes of one path. */
 #define PODPERF_RECIPES 8
@@ -412,7 +414,8 @@ struct podperf_recipe {
 	__u32 is_part; /* 1: callers of this stack are missing, so other stacks have these words, too */
 	/*
 	 * The return addresses, in words above the stack pointer. PODPERF_POINTER marks a pointer to the stack instead:
-	 * it counts as its distance to the stack pointer, which is the same in all threads.
+	 * it counts as its distance to the stack pointer, which is the same in all threads. The tag is the low bits of
+	 * the value: most other stacks differ in the first tag that they do not share.
 	 */
 	__u32 at[PODPERF_MAX_FRAMES];
 };
@@ -436,6 +439,8 @@ _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one
 _Static_assert(sizeof(struct podperf_cpu) == 128 + 24 + 176 + 256 + 128 + 56, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
+_Static_assert(PODPERF_COPY_SPAN * PODPERF_PAGE == 8 << PODPERF_TAG_SHIFT, "a distance fits below the tag");
+_Static_assert(PODPERF_TAG_MASK << PODPERF_TAG_SHIFT == PODPERF_POINTER - (1U << PODPERF_TAG_SHIFT), "a tag fits, too");
 _Static_assert(sizeof(struct podperf_carried) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_orders) == 32, "ABI");
 _Static_assert(sizeof(struct podperf_control) == 8, "ABI");

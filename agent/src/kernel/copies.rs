@@ -166,7 +166,8 @@ impl Recipe {
         recipe.is_part = self.is_part.into();
         recipe.hash = [path.0, recipe.kernel, recipe.stack].into_iter().fold(0, hash_slot);
         for (slot, word) in recipe.at.iter_mut().zip(&self.words).take(MOST_WORDS) {
-            *slot = word.at | if word.is_pointer { abi::PODPERF_POINTER } else { 0 };
+            let mark = if word.is_pointer { abi::PODPERF_POINTER } else { 0 };
+            *slot = word.at | mark | tag(word.value) << abi::PODPERF_TAG_SHIFT;
             recipe.hash = hash_slot(recipe.hash, word.value);
             recipe.words += 1;
             if word.at < self.together.min(abi::PODPERF_RECIPE_NEAR - 1) {
@@ -175,6 +176,12 @@ impl Recipe {
         }
         recipe
     }
+}
+
+/// Returns the bits of a word's value by which the kernel side tells most stacks apart before it has the hash.
+#[expect(clippy::cast_possible_truncation, reason = "the low bits are wanted")]
+const fn tag(value: u64) -> u32 {
+    value as u32 & abi::PODPERF_TAG_MASK
 }
 
 /// Adds a word to the hash of a recipe, by the rule of `hash_slot` in `ebpf/bpf/hash.h`.
@@ -381,16 +388,17 @@ mod tests {
 
     #[test]
     fn a_recipe_reads_at_once_only_what_is_near() {
-        let word = |(at, is_pointer)| Word { at, value: 0x10, is_pointer };
+        let word = |(at, is_pointer)| Word { at, value: 0x7_4010, is_pointer };
         let near = |together| {
             let words = [(3, false), (1022, true), (1023, false)].map(word).to_vec();
             let recipe =
                 Recipe { stack: StackId(9), kernel: None, words, is_part: false, together }.to_abi(StackId(14));
             (recipe.words, recipe.near, recipe.at[1], recipe.at[2])
         };
-        let pointer = 1022 | abi::PODPERF_POINTER;
-        assert_eq!(near(4096), (3, 1023, pointer, 1023));
-        assert_eq!(near(512), (3, 4, pointer, 1023), "the page behind 512 words was not in memory");
-        assert_eq!(near(3), (3, 0, pointer, 1023));
+        let tag = 0x10 << abi::PODPERF_TAG_SHIFT;
+        let (pointer, address) = (1022 | tag | abi::PODPERF_POINTER, 1023 | tag);
+        assert_eq!(near(4096), (3, 1023, pointer, address));
+        assert_eq!(near(512), (3, 4, pointer, address), "the page behind 512 words was not in memory");
+        assert_eq!(near(3), (3, 0, pointer, address));
     }
 }
