@@ -45,7 +45,7 @@ struct {
 
 /*
  * Path, plus twice the number of the recipe (from 0 to PODPERF_RECIPES - 1) -> a recipe. The agent writes it. A path
- * has several recipes if threads wait there on several stacks.
+ * has several recipes if threads wait there on several stacks. No number below that of a recipe is left out.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -310,7 +310,7 @@ __noinline __u64 stack_by_recipe(__u64 path, __u64 sp, __u64 expected, __u64 ker
 		int answer;
 
 		if (!recipe)
-			continue;
+			break;
 		of_kernel = recipe->kernel;
 		if (kernel < UNKNOWN_PART && of_kernel != kernel)
 			continue;

@@ -2,8 +2,9 @@
 //! is full.
 
 use std::{
+    cmp::Reverse,
     collections::{HashMap, HashSet, VecDeque},
-    io,
+    io, iter,
     os::fd::AsFd as _,
     sync::Arc,
 };
@@ -62,26 +63,42 @@ impl Answers {
         Ok(value)
     }
 
-    /// Writes an entry about this stack.
+    /// Writes an entry about this stack. Returns the key that was removed to make room.
     pub(super) fn set<V: bytemuck::Pod>(
         &mut self,
         asker: &Asker,
         key: u64,
         stack: StackId,
         value: V,
-    ) -> io::Result<()> {
-        if let Some(removed) = self.keys.in_the_way(key) {
+    ) -> io::Result<Option<u64>> {
+        let removed = self.keys.in_the_way(key);
+        if let Some(removed) = removed {
             self.remove(&[removed])?;
         }
         raw::update(self.map.fd().as_fd(), key, value)?;
         self.keys.set(asker, key, stack);
-        Ok(())
+        Ok(removed)
     }
 
-    /// Removes the entries about these stacks.
-    pub(super) fn forget(&mut self, stacks: &HashSet<StackId>) -> io::Result<()> {
+    /// Removes the entries about these stacks. Returns their keys.
+    pub(super) fn forget(&mut self, stacks: &HashSet<StackId>) -> io::Result<Vec<u64>> {
         let gone = self.keys.keys(|entry| stacks.contains(&entry.stack));
-        self.remove(&gone)
+        self.remove(&gone)?;
+        Ok(gone)
+    }
+
+    /// Moves the last entry of a list to each place of the list that was removed. The keys of a list are two apart.
+    pub(super) fn close<V: bytemuck::Pod>(&mut self, mut removed: Vec<u64>) -> io::Result<()> {
+        // The last place comes first: the entries behind the others then follow on each other.
+        removed.sort_unstable_by_key(|key| Reverse(*key));
+        for place in removed {
+            let Some((last, stack, asker)) = self.keys.last_after(place) else { continue };
+            // The map may be full, so the entry is removed before it is written again.
+            let value: V = self.get(last)?;
+            self.remove(&[last])?;
+            self.set(&asker, place, stack, value)?;
+        }
+        Ok(())
     }
 
     /// Removes the entries of processes that have ended.
@@ -121,6 +138,14 @@ impl Keys {
             return None;
         }
         self.by_owner.values().max_by_key(|keys| keys.len())?.front().copied()
+    }
+
+    /// Returns the last entry of the list behind a key: its key, its stack, and the process that it is for.
+    fn last_after(&self, key: u64) -> Option<(u64, StackId, Asker)> {
+        let next = |key: &u64| Some(key.wrapping_add(2)).filter(|next| self.known.contains_key(next));
+        let last = iter::successors(next(&key), next).last()?;
+        let entry = self.known.get(&last)?;
+        Some((last, entry.stack, entry.asker.clone()))
     }
 
     fn set(&mut self, asker: &Asker, key: u64, stack: StackId) {
@@ -189,6 +214,16 @@ mod tests {
         assert_eq!(set(&mut keys, &asker("a", 1), 1), None);
         assert_eq!(set(&mut keys, &asker("b", 2), 2), Some(1));
         assert_eq!(keys.by_owner.keys().map(|owner| &**owner).collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
+    fn the_last_entry_of_a_list_is_found_behind_a_removed_one() {
+        let mut keys = Keys::new(8);
+        assert!([10, 12, 16, 18, 21].iter().all(|key| set(&mut keys, &asker("a", 1), *key).is_none()));
+        let last = |removed| keys.last_after(removed).map(|(last, stack, _)| (last, stack.0));
+        assert_eq!(last(8), Some((12, 13)));
+        assert_eq!(last(14), Some((18, 19)));
+        assert_eq!((last(12), last(18)), (None, None), "the last place, and one before another list");
     }
 
     #[test]

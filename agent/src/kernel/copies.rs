@@ -231,19 +231,19 @@ impl Copies {
         copies
     }
 
-    /// Adds a recipe to those of a path.
+    /// Adds a recipe to those of a path, in the first empty place: the kernel side looks no further.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
     pub fn teach(&mut self, asker: &Asker, path: StackId, recipe: &Recipe) -> io::Result<()> {
         let new = recipe.to_abi(path);
-        let mut free = None;
+        let mut empty = None;
         for at in 0..u64::from(abi::PODPERF_RECIPES) {
             let key = path.0.wrapping_add(2 * at);
             let Some(stack) = self.recipes.stack(key) else {
-                free = free.or(Some(key));
-                continue;
+                empty = Some(key);
+                break;
             };
             let is_same = |known: abi::podperf_recipe| known.hash == new.hash;
             if stack == recipe.stack && self.recipes.get(key).is_ok_and(is_same) {
@@ -252,7 +252,8 @@ impl Copies {
         }
         self.next = self.next.wrapping_add(1);
         let replaced = path.0.wrapping_add(2 * (self.next % u64::from(abi::PODPERF_RECIPES)));
-        self.recipes.set(asker, free.unwrap_or(replaced), recipe.stack, new)
+        let removed = self.recipes.set(asker, empty.unwrap_or(replaced), recipe.stack, new)?;
+        self.recipes.close::<abi::podperf_recipe>(removed.into_iter().collect())
     }
 
     /// Tells the stack of the copy of a wait: the rest of the wait is charged under it.
@@ -261,7 +262,7 @@ impl Copies {
     ///
     /// When the kernel refuses.
     pub fn name(&mut self, asker: &Asker, copy: StackId, stack: StackId) -> io::Result<()> {
-        self.stacks.set(asker, copy.0, stack, stack.0)
+        self.stacks.set(asker, copy.0, stack, stack.0).map(drop)
     }
 
     /// Removes what names these stacks.
@@ -270,8 +271,9 @@ impl Copies {
     ///
     /// When the kernel refuses.
     pub fn forget(&mut self, stacks: &HashSet<StackId>) -> io::Result<()> {
-        self.recipes.forget(stacks)?;
-        self.stacks.forget(stacks)
+        let removed = self.recipes.forget(stacks)?;
+        self.recipes.close::<abi::podperf_recipe>(removed)?;
+        self.stacks.forget(stacks).map(drop)
     }
 
     /// Removes the answers for processes that have ended.
@@ -295,7 +297,7 @@ impl Copies {
         for (slot, page) in wanted.page.iter_mut().zip(pages.iter().filter(|page| **page > 0)) {
             *slot = *page;
         }
-        self.pages.set(asker, path.0, path, wanted)
+        self.pages.set(asker, path.0, path, wanted).map(drop)
     }
 }
 
