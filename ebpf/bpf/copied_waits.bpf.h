@@ -199,6 +199,7 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 			return 0;
 		}
 		t->walked = true;
+		cpu->kernel_walks += wait->by_words;
 		wait->kernel = kernel_part_of_wait(ctx);
 		if (wait->by_words)
 			stack = prove(task, wait);

@@ -14,7 +14,7 @@
  * or changes its meaning. The agent finds a moved field by its name (layout.txt), so a field with another meaning needs
  * another name.
  */
-#define PODPERF_LAYOUT 6
+#define PODPERF_LAYOUT 7
 /* The largest number of fields that are migrated from a task record of another layout. */
 #define PODPERF_CARRIED 20
 /*
@@ -255,7 +255,8 @@ struct podperf_cpu {
 	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, the part before the first reading: charged to no cgroup */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
-	__u64 reserved[5]; /* whole cache lines, since each CPU writes its own */
+	__u64 kernel_walks; /* of `waits`, those whose kernel part was walked after a recipe had proved the user frames */
+	__u64 reserved[4];  /* whole cache lines, since each CPU writes its own */
 };
 
 /*

@@ -70,6 +70,8 @@ pub struct CpuTotals {
     pub checks: u64,
     /// Number of checks that found another stack than the cached one.
     pub checks_wrong: u64,
+    /// Number of waits whose kernel part was walked after a recipe had proved the user frames.
+    pub kernel_walks: u64,
     /// Number of short waits above the limit of walks: other waits represent them.
     pub sampled_out: u64,
     /// Number of waits with a cached stack that were walked nevertheless, if the shadow is on.
@@ -101,6 +103,7 @@ impl CpuTotals {
             total.walks += cpu.walks;
             total.checks += cpu.checks;
             total.checks_wrong += cpu.checks_wrong;
+            total.kernel_walks += cpu.kernel_walks;
             total.sampled_out += cpu.sampled_out;
             total.shadow_waits += cpu.shadow_waits;
             total.shadow_wrong += cpu.shadow_wrong;
@@ -137,6 +140,7 @@ impl CpuTotals {
             ("walks", &mut self.walks),
             ("checks", &mut self.checks),
             ("checks_wrong", &mut self.checks_wrong),
+            ("kernel_walks", &mut self.kernel_walks),
             ("sampled_out", &mut self.sampled_out),
             ("shadow_waits", &mut self.shadow_waits),
             ("shadow_wrong", &mut self.shadow_wrong),
@@ -182,6 +186,7 @@ impl Default for CpuTotals {
             walks: 0,
             checks: 0,
             checks_wrong: 0,
+            kernel_walks: 0,
             sampled_out: 0,
             shadow_waits: 0,
             shadow_wrong: 0,

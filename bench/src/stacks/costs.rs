@@ -80,7 +80,8 @@ impl<'a> Costs<'a> {
         let dropped = |reason| format!("{:.0}", self.grown(DROPS, &[("reason", reason)]));
         let blocked: f64 = BLOCKED.into_iter().map(|state| self.of_loads(OFF_CPU, &[("state", state)])).sum();
         let incomplete = ratio(self.of_loads(INCOMPLETE, &[]), blocked + self.of_loads(ON_CPU, &[]));
-        let [waits, walks] = ["podperf_stack_waits_total", "podperf_stack_walks_total"].map(count);
+        let [waits, walks, kernel_walks] =
+            ["podperf_stack_waits_total", "podperf_stack_walks_total", "podperf_stack_kernel_walks_total"].map(count);
         let cut = CUT_CAUSES.map(|cause| format!("{cause} {:.0}", self.grown(CUT, &[("cause", cause)])));
         let [checks, wrong] = ["podperf_stack_checks_total", "podperf_stack_checks_wrong_total"].map(count);
         [
@@ -91,6 +92,7 @@ impl<'a> Costs<'a> {
             ("the process, of one CPU", percent(ratio(cpu, seconds))),
             ("memory", format!("{:.1} MiB", self.after.metrics.sum(MEMORY, &[]) / f64::from(1 << 20))),
             ("waits that were copied or walked", format!("{} of {waits:.0}", percent(ratio(walks, waits)))),
+            ("waits whose kernel part alone was walked", percent(ratio(kernel_walks, waits))),
             ("wrong checks of remembered stacks", format!("{wrong:.0} of {checks:.0}")),
             ("samples on the CPU that are `cut`", cut.join(", ")),
             ("drops `sample_stack`", dropped("sample_stack")),

@@ -236,6 +236,7 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         rows::STACK_WALKS.of(Value::Count(cpu.walks)),
         rows::STACK_CHECKS.of(Value::Count(cpu.checks)),
         rows::STACK_CHECKS_WRONG.of(Value::Count(cpu.checks_wrong)),
+        rows::STACK_KERNEL_WALKS.of(Value::Count(cpu.kernel_walks)),
         rows::STACK_SAMPLED_OUT.of(Value::Count(cpu.sampled_out)),
         rows::STACK_UNPROFILED.of(Value::seconds(cpu.unprofiled_ns)),
         rows::STACK_SHADOW_WAITS.of(Value::Count(cpu.shadow_waits)),

@@ -155,6 +155,8 @@ families! {
         "Checks of remembered stacks, by a walk or by a recipe";
     STACK_CHECKS_WRONG: Counter "podperf_stack_checks_wrong" []; detail,
         "Checks that found another stack; their share of all checks estimates the share of wrong stacks in the stack cache";
+    STACK_KERNEL_WALKS: Counter "podperf_stack_kernel_walks" []; detail,
+        "Waits whose user frames a recipe proved and whose kernel part was walked";
     STACK_SAMPLED_OUT: Counter "podperf_stack_sampled_out" []; detail,
         "Short waits over the budget of walks, for which other waits stand in profiles";
     STACK_UNPROFILED: Counter "podperf_stack_unprofiled" in Seconds [],
