@@ -2,7 +2,8 @@
 /*
  * The stacks of waits if user stacks are copied for the agent. The stack cache works as it does with walks, but a check
  * proves the user frames by a recipe and walks the kernel's part. At a call site that has had several stacks, a recipe
- * proves the user frames at each use. Without a recipe, the stack is copied.
+ * proves the user frames at each use, and the kernel's part is remembered for each of them: these call sites, too, walk
+ * it in checks only. Without a recipe, the stack is copied.
  *
  * The functions are not inlined, since the stack of all nested calls may have 512 bytes.
  */
@@ -14,6 +15,7 @@
 /* A wait that begins. It is in a map, because the stack of all nested calls may have 512 bytes. */
 struct copied_wait {
 	__u64 site;
+	__u64 entry; /* key of its entry in the stack cache: the call site, or see trust_frames */
 	__u64 path;
 	__u64 expected; /* the remembered stack; 0: unknown */
 	__u64 kernel;   /* the kernel's part, if it was walked */
@@ -23,8 +25,8 @@ struct copied_wait {
 	bool believed;   /* without a walk, the remembered stack is used */
 	bool several;    /* see struct memo */
 	bool named;      /* see struct memo */
-	bool due;        /* this is a check of a trusted call site */
-	bool denied;     /* the budget has no walk for such a check */
+	bool due;        /* this is a check of a trusted entry */
+	bool denied;     /* the budget has no walk for a check of a call site */
 	bool by_words;   /* some stack agreed by its words */
 	bool same_words; /* the remembered one did */
 };
@@ -41,20 +43,21 @@ struct {
 static __noinline int learn_proved(struct copied_wait *wait, __u64 stack, bool by_kernel)
 {
 	struct memo fresh = {.stack = stack}, *memo;
-	__u64 site;
+	__u64 entry;
 
 	if (!wait)
 		return 0;
-	site = wait->site;
-	memo = bpf_map_lookup_elem(&stack_memo, &site);
+	if (wait->named)
+		send_site(wait->site, stack);
+	entry = wait->entry;
+	memo = bpf_map_lookup_elem(&stack_memo, &entry);
 	if (!memo) {
-		if (bpf_map_update_elem(&stack_memo, &site, &fresh, BPF_ANY))
+		if (bpf_map_update_elem(&stack_memo, &entry, &fresh, BPF_ANY))
 			drop(PODPERF_DROP_STACK_MEMO);
 		return 0;
 	}
-	if (memo->named)
-		send_site(site, stack);
-	memo->named = 0;
+	if (wait->due)
+		memo->uses = 0;
 	if (memo->stack == stack) {
 		memo->shed = 0;
 		memo->agreed += by_kernel;
@@ -68,6 +71,62 @@ static __noinline int learn_proved(struct copied_wait *wait, __u64 stack, bool b
 	memo->stack = stack;
 	memo->agreed = 0;
 	return 0;
+}
+
+/*
+ * No recipe proves the stack of the wait with its kernel part. The entry is not trusted any more, and if what it
+ * remembers is `wrong`, it must agree more often than before. The verifier checks this function separately.
+ */
+__noinline int unlearn(struct copied_wait *wait, bool wrong)
+{
+	struct memo *memo;
+	__u64 entry;
+
+	if (!wait)
+		return 0;
+	entry = wait->entry;
+	memo = bpf_map_lookup_elem(&stack_memo, &entry);
+	if (!memo)
+		return 0;
+	if (wait->due)
+		memo->uses = 0;
+	memo->agreed = 0;
+	if (!wrong)
+		return 0;
+	memo->several |= !wait->same_words;
+	memo->wrong += wait->same_words;
+	memo->stack = 0;
+	return 0;
+}
+
+/*
+ * Chooses the entry of the call site and of the user frames that a recipe has just proved there (ANY_STACK). It works as
+ * the entry of a call site does: the same words of the stack are the same user frames, so only the kernel's part of its
+ * stack can be wrong. Without a proof of whole user frames, nothing is remembered. Returns 1 if a check of the entry is
+ * due. The verifier checks this function separately.
+ */
+__noinline int trust_frames(struct copied_wait *wait)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct recipe_words *words = bpf_map_lookup_elem(&recipe_words, &cpu);
+	struct remembered known;
+
+	if (!wait || !words)
+		return 0;
+	wait->expected = 0;
+	if (!words->name)
+		return 0;
+	wait->entry = wait->site ^ (words->name & ~1ULL);
+	known = look_up(wait->entry, 0);
+	wait->expected = known.stack;
+	wait->believed = known.believed;
+	wait->same_words = true;
+	/* The next wait of a call site that samples have named is walked. */
+	if (!known.memo || !known.trusted || wait->named)
+		return 0;
+	wait->trusted = true;
+	known.memo->uses++;
+	return known.memo->uses >= known.check_every;
 }
 
 /* Returns the stack of `task` by its recipes, see `stack_by_recipe`. */
@@ -138,9 +197,9 @@ static __always_inline int compare_by_recipe(void *ctx, struct task_struct *task
 /*
  * Finds the stack of `task`, which is current and goes to sleep, by recipes or by a copy. Fills the fields of `t` for
  * it. Until a remembered stack is trusted, and then at some uses, the kernel's part is walked and compared. If a call
- * site has had other user frames, these are compared at each use. Walks and copies are paid once for each wait. Over
- * the budget, a stack is used that agrees by its words, and other waits stand for the wait unless that stack was never
- * wrong.
+ * site has had other user frames, these are compared at each use, and choose what is remembered. Walks and copies are
+ * paid once for each wait. Over the budget, a stack is used that agrees by its words, and other waits stand for the wait
+ * unless that stack was never wrong.
  */
 static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, struct task *t, __u64 now)
 {
@@ -160,9 +219,9 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	t->walked = false;
 	t->weight = 1;
 	t->shadow = SHADOW_NONE;
-	is_due = memo && known.trusted && memo->uses >= known.check_every;
 	wait->named = memo && memo->named;
-	wait->several = memo && memo->several;
+	wait->several = schedule_begin && memo && memo->several;
+	is_due = memo && known.trusted && !wait->several && memo->uses >= known.check_every;
 	wait->paid = wait->named;
 	if (is_due && !wait->named)
 		wait->paid = may_walk(cpu->cgroup, now);
@@ -170,13 +229,12 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	if (known.trusted && !wait->due && !wait->several) {
 		t->stack = known.stack;
 		keep_at_hand(t, &known);
-		if (shadow)
-			t->shadow = compare_by_recipe(ctx, task, t, wait, cpu);
-		return 0;
+		goto remembered;
 	}
 	wait->site = known.site;
-	wait->expected = memo && memo->shed ? 0 : known.stack;
-	wait->trusted = known.trusted;
+	wait->entry = known.site;
+	wait->expected = wait->several ? ANY_STACK : memo && memo->shed ? 0 : known.stack;
+	wait->trusted = known.trusted && !wait->several;
 	wait->believed = known.believed;
 	wait->denied = is_due && !wait->paid;
 	t->memory_site = 0;
@@ -187,12 +245,24 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	stack = prove(task, wait);
 	wait->same_words = stack == wait->expected;
 	wait->by_words = false;
+	if (wait->several) {
+		is_due = trust_frames(wait);
+		if (is_due)
+			wait->paid = may_walk(cpu->cgroup, now);
+		wait->due = is_due && wait->paid;
+		if (wait->expected)
+			stack = wait->expected;
+		if (wait->trusted && !wait->due) {
+			t->stack = stack;
+			goto remembered;
+		}
+	}
 	if (!(stack & 1) || (schedule_begin && (!wait->trusted || wait->due || !wait->same_words))) {
 		wait->by_words = (stack & 1) || stack == AMBIGUOUS;
 		/* The budget is asked once for a wait. If it is denied, waits that are believed stand for themselves. */
 		if (!wait->paid && !wait->denied)
 			wait->paid = may_walk(cpu->cgroup, now);
-		if (!wait->believed || !((wait->trusted && !wait->several) || ((stack & 1) && wait->same_words)))
+		if (!wait->believed || !(wait->trusted || ((stack & 1) && wait->same_words)))
 			t->weight = wait->paid;
 		if (!wait->paid) {
 			t->stack = stack & 1 ? stack : wait->site;
@@ -204,14 +274,12 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 		if (wait->by_words)
 			stack = prove(task, wait);
 	}
-	if (memo && wait->due) {
-		memo->uses = 0;
-		/* Where a call site has several stacks, other user frames are no error: each use compares them. */
-		if (!wait->several || wait->same_words) {
-			cpu->checks++;
-			cpu->checks_wrong += stack != wait->expected && (stack || wait->by_words);
-		}
+	if (wait->due) {
+		cpu->checks++;
+		cpu->checks_wrong += stack != wait->expected && (stack || wait->by_words);
 	}
+	if (memo)
+		memo->named = 0;
 	if (stack & 1) {
 		t->stack = stack;
 		if (t->walked || !schedule_begin)
@@ -220,16 +288,7 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 			confirm(task, wait, stack);
 		return 0;
 	}
-	/* What was remembered is wrong. */
-	if (memo && wait->expected && (stack || wait->by_words)) {
-		memo->several |= !wait->same_words;
-		memo->wrong += wait->same_words;
-		memo->stack = 0;
-	}
-	if (memo) {
-		memo->named = 0;
-		memo->agreed = 0;
-	}
+	unlearn(wait, wait->expected && (stack || wait->by_words));
 	cpu->walks++;
 	t->stack = copy_wait(task, wait);
 	if (t->stack)
@@ -238,6 +297,10 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	t->stack = walk_stack(ctx, true);
 	if (wait->named && t->stack)
 		send_site(wait->site, t->stack);
+	return 0;
+remembered:
+	if (shadow)
+		t->shadow = compare_by_recipe(ctx, task, t, wait, cpu);
 	return 0;
 }
 

@@ -69,6 +69,7 @@ struct {
 struct recipe_words {
 	__u64 word[PODPERF_RECIPE_NEAR];
 	__u64 have; /* number of words that were read at once */
+	__u64 name; /* hash of the path and of the words that were compared last; see ANY_STACK */
 };
 /* One for each CPU. */
 struct {
@@ -242,7 +243,7 @@ static __always_inline __u64 stack_of_copy(__u64 id)
 
 /*
  * Returns 1 if the stack above `sp` holds the words of `recipe` where it says, 0 if not, and -1 if they cannot be read.
- * The hash begins with what the recipe is for: a recipe that is replaced meanwhile does not agree. Each recipe may read
+ * The hash includes what the recipe is for: a recipe that is replaced meanwhile does not agree. Each recipe may read
  * all of its words: a limit for all recipes of a path would hide the last ones behind deep stacks. Most others end at
  * the first word with another tag, and read no further. The verifier checks this function separately.
  */
@@ -254,7 +255,7 @@ __noinline int agrees(struct podperf_recipe *recipe, __u64 path, __u64 kernel, _
 
 	if (!recipe || !words)
 		return -1;
-	hash = hash_slot(hash_slot(hash_slot(0, path), kernel), stack);
+	hash = hash_slot(0, path);
 	near = recipe->near & (PODPERF_RECIPE_NEAR - 1);
 	for (__u32 i = 0; i < PODPERF_MAX_FRAMES; i++) {
 		__u64 place = recipe->at[i], at = place & ((1U << PODPERF_TAG_SHIFT) - 1);
@@ -278,13 +279,19 @@ __noinline int agrees(struct podperf_recipe *recipe, __u64 path, __u64 kernel, _
 			return 0;
 		hash = hash_slot(hash, word);
 	}
-	return hash == recipe->hash;
+	words->name = hash;
+	return hash_slot(hash_slot(hash, kernel), stack) == recipe->hash;
 }
 
 /* There is a recipe of the expected stack, but it does not agree. This is no id of a stack: those are odd. */
 #define DISAGREES 2ULL
 /* Several recipes agree, and only the kernel's part tells which of their stacks it is. This is no id either. */
 #define AMBIGUOUS 4ULL
+/*
+ * In place of the expected stack: the first whole stack is taken that a recipe proves, whatever its kernel part is. Then
+ * `recipe_words` has a name of the user frames, else 0. All recipes of the same words give the same name.
+ */
+#define ANY_STACK 6ULL
 /* The kernel's part of a stack is not compared: because nothing depends on it, or because it was not walked. */
 #define ANY_PART (~0ULL)
 #define UNKNOWN_PART (~1ULL)
@@ -322,7 +329,7 @@ __noinline __u64 stack_by_recipe(__u64 path, __u64 sp, __u64 expected, __u64 ker
 				result = DISAGREES;
 			continue;
 		}
-		if (stack == expected && !is_part)
+		if ((stack == expected || expected == ANY_STACK) && !is_part)
 			return stack;
 		if (!is_part)
 			whole = whole && whole != stack && kernel == UNKNOWN_PART ? AMBIGUOUS : stack;
@@ -331,6 +338,7 @@ __noinline __u64 stack_by_recipe(__u64 path, __u64 sp, __u64 expected, __u64 ker
 		else if (!part || part != expected)
 			part = part && part != stack && kernel == UNKNOWN_PART ? AMBIGUOUS : stack;
 	}
+	words->name = 0;
 	if (whole)
 		return whole;
 	return part ? part : result;

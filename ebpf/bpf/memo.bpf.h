@@ -50,7 +50,10 @@ struct memo {
 	__u8 reserved;
 };
 
-/* Id of a call site -> its stack. The sensors of scheduling and of moves write and read it, but not the sampler. */
+/*
+ * Id of a call site -> its stack. With copies, a call site with several stacks also has an entry for each of its user
+ * stacks, see trust_frames. The sensors of scheduling and of moves write and read it, but not the sampler.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 32768); /* set by the agent */
@@ -103,20 +106,13 @@ static __always_inline __u8 compare(struct podperf_cpu *cpu, bool right)
 	return right ? SHADOW_RIGHT : SHADOW_WRONG;
 }
 
-/* Finds what is remembered of `site`, where the current task waits. `shed` is 1 while user frames are shed. */
-static __always_inline struct remembered find(struct task *t, __u64 site, __u32 shed)
+/* Looks up what is remembered of `site`. `shed` is 1 while user frames are shed. */
+static __always_inline struct remembered look_up(__u64 site, __u32 shed)
 {
 	struct remembered found = {.site = site, .check_every = CHECK_EVERY};
-	struct memo *memo;
+	struct memo *memo = bpf_map_lookup_elem(&stack_memo, &site);
 	__u32 needed;
 
-	if (t->memory_site == site && t->memory_uses) {
-		t->memory_uses--;
-		found.stack = t->memory_stack;
-		found.trusted = found.believed = true;
-		return found;
-	}
-	memo = bpf_map_lookup_elem(&stack_memo, &site);
 	found.memo = memo;
 	if (!memo || !memo->stack)
 		return found;
@@ -126,8 +122,23 @@ static __always_inline struct remembered find(struct task *t, __u64 site, __u32 
 	found.believed = found.trusted || !memo->wrong;
 	if (memo->agreed - needed < CHECK_DOUBLINGS)
 		found.check_every >>= CHECK_DOUBLINGS - (memo->agreed - needed);
-	if (found.trusted)
-		memo->uses += t->memory_site == site ? MEMORY_USES : 1;
+	return found;
+}
+
+/* Finds what is remembered of `site`, where the current task waits. */
+static __always_inline struct remembered find(struct task *t, __u64 site, __u32 shed)
+{
+	struct remembered found = {.site = site, .check_every = CHECK_EVERY};
+
+	if (t->memory_site == site && t->memory_uses) {
+		t->memory_uses--;
+		found.stack = t->memory_stack;
+		found.trusted = found.believed = true;
+		return found;
+	}
+	found = look_up(site, shed);
+	if (found.memo && found.trusted)
+		found.memo->uses += t->memory_site == site ? MEMORY_USES : 1;
 	return found;
 }
 

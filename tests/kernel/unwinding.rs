@@ -25,6 +25,8 @@ pub(crate) const TESTS: &[Test] = tests![
     #[measures]
     waits_without_frame_pointers_have_the_path_that_the_program_notes,
     #[measures]
+    waits_in_turn_on_two_stacks_of_one_call_site_are_told_apart_and_remembered,
+    #[measures]
     samples_without_frame_pointers_have_the_path_that_the_program_notes,
 ];
 
@@ -34,6 +36,8 @@ const TABLES: &str = "stacks: {unwind: tables, maxWalks: 0, onCpuHertz: 199}";
 const WAITS: u64 = 60;
 const FEW_WAITS: u64 = 8;
 const SPINS: u64 = 250;
+/// Waits of each of two functions in turn, of some 1 ms.
+const TURNS: u64 = 1500;
 /// The first copy of a wait has at least this part of the stack, in bytes: three pages, and a part of a fourth one.
 const FIRST_COPY: u64 = 3 << 12;
 /// The number of waits on one path whose stacks may be cut, if the path does not fit into the first copy. The agent
@@ -49,6 +53,9 @@ const LEAST_TOLERANCE: f64 = 3e6;
 const SIGMAS: f64 = 5.0;
 /// Most waits are proved by recipes: at most one in this number is copied or walked, with those of other programs.
 const MOST_WALKS: f64 = 4.0;
+/// Most waits are remembered, also where two stacks have one call site: the kernel's part is walked for at most one in
+/// this number.
+const MOST_KERNEL_WALKS: f64 = 4.0;
 /// The number of faults that an error shows.
 const SHOWN: usize = 20;
 
@@ -56,22 +63,46 @@ const SHOWN: usize = 20;
 struct Recorded {
     report: PathsReport,
     samples: Vec<Sample>,
-    /// The number of waits of the node whose stacks were copied or walked meanwhile.
+    counts: Counts,
+}
+
+/// Counts of the node while the load ran.
+struct Counts {
+    /// The waits.
+    waits: f64,
+    /// Those whose stacks were copied or walked.
     walks: f64,
-    /// The number of stacks of the node that were walked, because the ring of copies was full.
+    /// Those whose kernel part alone was walked.
+    kernel_walks: f64,
+    /// The stacks that were walked, because the ring of copies was full.
     uncopied: f64,
+}
+
+impl Counts {
+    fn between(before: &Metrics, after: &Metrics) -> Result<Self> {
+        let grown = |name: &str| -> Result<f64> {
+            let of = |metrics: &Metrics| metrics.get(name, &[]).with_context(|| format!("no `{name}`"));
+            Ok(of(after)? - of(before)?)
+        };
+        Ok(Self {
+            waits: grown("podperf_stack_waits_total")?,
+            walks: grown("podperf_stack_walks_total")?,
+            kernel_walks: grown("podperf_stack_kernel_walks_total")?,
+            uncopied: uncopied(after) - uncopied(before),
+        })
+    }
 }
 
 /// Records the load, and again if the ring of copies was full: a busy agent empties the ring too late. Then stacks are
 /// walked by frame pointers, which the load's functions do not have.
-fn recorded(agent: &Agent, activity: &str, arguments: &str) -> Result<Recorded> {
+fn recorded(agent: &Agent, activity: &str, load: &str) -> Result<Recorded> {
     know_the_files(agent)?;
     for _ in 0..ATTEMPTS {
-        let recorded = record(agent, activity, arguments)?;
-        if recorded.uncopied == 0.0 {
+        let recorded = record(agent, activity, load)?;
+        if recorded.counts.uncopied == 0.0 {
             return Ok(recorded);
         }
-        suite::tell(&format!("{} stacks found no room in the ring of copies", recorded.uncopied));
+        suite::tell(&format!("{} stacks found no room in the ring of copies", recorded.counts.uncopied));
     }
     bail!("the ring of copies was full in each of {ATTEMPTS} recordings")
 }
@@ -90,7 +121,7 @@ fn know_the_files(agent: &Agent) -> Result<()> {
 
 /// Records the load once, with the file as pprof. The load lives until the recording has ended, so that its files can
 /// be read.
-fn record(agent: &Agent, activity: &str, arguments: &str) -> Result<Recorded> {
+fn record(agent: &Agent, activity: &str, load: &str) -> Result<Recorded> {
     let cgroup = TestCgroup::new("paths")?;
     let subject = cgroup.kernel_path();
     let path = format!("/debug/profile?subject={subject}&activity={activity}&seconds=300&id=paths&format=pb");
@@ -104,22 +135,18 @@ fn record(agent: &Agent, activity: &str, arguments: &str) -> Result<Recorded> {
         })
         .and_then(|()| {
             let before = agent.fresh_metrics()?;
-            let mut load = Load::start(&format!("paths --hold --cgroup {} {arguments}", cgroup.path().display()))?;
+            let mut load = Load::start(&format!("{load} --hold --cgroup {}", cgroup.path().display()))?;
             let report = load.report::<PathsReport>()?;
-            let after = agent.fresh_metrics()?;
-            Ok((load, report, walks(&after)? - walks(&before)?, uncopied(&after) - uncopied(&before)))
+            let counts = Counts::between(&before, &agent.fresh_metrics()?)?;
+            Ok((load, report, counts))
         });
         of("DELETE")?;
         let (status, _, body) = recording.join().expect("the client panicked")?;
-        let (load, report, walks, uncopied) = ran?;
+        let (load, report, counts) = ran?;
         ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(&body));
         load.end()?;
-        Ok(Recorded { report, samples: pprof::samples(&body)?, walks, uncopied })
+        Ok(Recorded { report, samples: pprof::samples(&body)?, counts })
     })
-}
-
-fn walks(metrics: &Metrics) -> Result<f64> {
-    metrics.get("podperf_stack_walks_total", &[]).context("walks are not counted")
 }
 
 fn uncopied(metrics: &Metrics) -> f64 {
@@ -173,6 +200,23 @@ impl Waits {
         waits
     }
 
+    /// Adds up the sleeps by the one function of the report that is on their stack.
+    fn in_functions(samples: &[Sample], report: &PathsReport) -> Self {
+        let mut waits = Self { whole: BTreeMap::new(), cut: 0, faults: Vec::new() };
+        for sample in samples.iter().filter(|sample| sample.label("reason") == "sleep") {
+            let [ns, count] = sample.values;
+            let has = |path: &&NotedPath| sample.frames.iter().any(|frame| frame.function == path.path);
+            let paths: Vec<_> = report.paths.iter().filter(has).collect();
+            if let ([path], "") = (&paths[..], sample.label("unwind")) {
+                let sum = waits.whole.entry(path.path.clone()).or_default();
+                *sum = [sum[0] + ns, sum[1] + count];
+            } else {
+                waits.faults.push(format!("{count} waits, `{}`: {}", sample.label("unwind"), sample.text()));
+            }
+        }
+        waits
+    }
+
     /// Compares the numbers with those of the program. Of the waits on a path that does not fit into the first copy,
     /// `may_be_cut` may be cut. Returns the number of waits that the program made.
     fn compare(&mut self, report: &PathsReport, may_be_cut: u64) -> u64 {
@@ -215,7 +259,7 @@ impl Waits {
 /// these.
 fn waits_without_frame_pointers_are_on_paths_that_the_program_notes() -> Result<()> {
     let agent = Agent::start(TABLES)?;
-    let Recorded { report, samples, .. } = recorded(&agent, "off-cpu", &format!("--rounds {FEW_WAITS}"))?;
+    let Recorded { report, samples, .. } = recorded(&agent, "off-cpu", &format!("paths --rounds {FEW_WAITS}"))?;
     let mut waits = Waits::of(&samples, &Noted::new(&report)?);
     let all = waits.compare(&report, FEW_WAITS - 1);
     suite::tell(&format!("{all} waits, {} of them cut", waits.cut));
@@ -224,10 +268,11 @@ fn waits_without_frame_pointers_are_on_paths_that_the_program_notes() -> Result<
 
 fn waits_without_frame_pointers_have_the_path_that_the_program_notes() -> Result<()> {
     let agent = Agent::start(TABLES)?;
-    let Recorded { report, samples, walks, .. } = recorded(&agent, "off-cpu", &format!("--rounds {WAITS}"))?;
+    let Recorded { report, samples, counts } = recorded(&agent, "off-cpu", &format!("paths --rounds {WAITS}"))?;
     let mut waits = Waits::of(&samples, &Noted::new(&report)?);
     let all = waits.compare(&report, CUT_AT_FIRST);
     let deviation = waits.compare_times(&report);
+    let walks = counts.walks;
     suite::tell(&format!("{all} waits, {walks} walks, {} cut, off by {} ms", waits.cut, deviation / 1e6));
     if walks > real(all) / MOST_WALKS {
         waits.faults.push(format!("{walks} stacks were copied or walked: recipes do not prove the {all} waits"));
@@ -235,9 +280,29 @@ fn waits_without_frame_pointers_have_the_path_that_the_program_notes() -> Result
     no_faults(&waits.faults)
 }
 
+/// Each wait is on another stack than the last one at its call site.
+fn waits_in_turn_on_two_stacks_of_one_call_site_are_told_apart_and_remembered() -> Result<()> {
+    let agent = Agent::start(TABLES)?;
+    let Recorded { report, samples, counts } = recorded(&agent, "off-cpu", &format!("turns --rounds {TURNS}"))?;
+    let mut waits = Waits::in_functions(&samples, &report);
+    let all = waits.compare(&report, 0);
+    let deviation = waits.compare_times(&report);
+    let Counts { walks, kernel_walks, .. } = counts;
+    // Other waits of the node may all have been walked.
+    let others = counts.waits - real(all);
+    suite::tell(&format!(
+        "{all} waits and {others} others, {walks} walks, {kernel_walks} of the kernel's part, off by {} ms",
+        deviation / 1e6
+    ));
+    if kernel_walks - others > real(all) / MOST_KERNEL_WALKS {
+        waits.faults.push(format!("{kernel_walks} kernel parts were walked: those of {all} waits are not remembered"));
+    }
+    no_faults(&waits.faults)
+}
+
 fn samples_without_frame_pointers_have_the_path_that_the_program_notes() -> Result<()> {
     let agent = Agent::start(TABLES)?;
-    let Recorded { report, samples, .. } = recorded(&agent, "on-cpu", &format!("--on-cpu --rounds {SPINS}"))?;
+    let Recorded { report, samples, .. } = recorded(&agent, "on-cpu", &format!("paths --on-cpu --rounds {SPINS}"))?;
     let noted = Noted::new(&report)?;
     let (mut faults, mut found) = (Vec::new(), BTreeMap::<String, u64>::new());
     let mut all = 0;

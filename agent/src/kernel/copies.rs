@@ -164,7 +164,7 @@ impl Recipe {
         let mut recipe: abi::podperf_recipe = bytemuck::Zeroable::zeroed();
         (recipe.stack, recipe.kernel) = (self.stack.0, self.kernel.map_or(0, |id| id.0));
         recipe.is_part = self.is_part.into();
-        recipe.hash = [path.0, recipe.kernel, recipe.stack].into_iter().fold(0, hash_slot);
+        recipe.hash = hash_slot(0, path.0);
         for (slot, word) in recipe.at.iter_mut().zip(&self.words).take(MOST_WORDS) {
             let mark = if word.is_pointer { abi::PODPERF_POINTER } else { 0 };
             *slot = word.at | mark | tag(word.value) << abi::PODPERF_TAG_SHIFT;
@@ -174,6 +174,7 @@ impl Recipe {
                 recipe.near = recipe.near.max(word.at + 1);
             }
         }
+        recipe.hash = [recipe.kernel, recipe.stack].into_iter().fold(recipe.hash, hash_slot);
         recipe
     }
 }

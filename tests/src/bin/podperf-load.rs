@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
     blocked, calls, causes, churn, cpu, crowd, descriptors, faults, flood, hoard, hog, instructions, lives, locks,
-    mixed, moved, paths, repeat, ring, sites, sleepers, storm, thicket, wakeups,
+    mixed, moved, paths, repeat, ring, sites, sleepers, storm, thicket, turns, wakeups,
 };
 use podperf_tests::process;
 use serde::Serialize;
@@ -49,6 +49,8 @@ enum Load {
     Sleepers(sleepers::SleepersArgs),
     /// Wait deep down in many threads, each time with another stack
     Thicket(thicket::ThicketArgs),
+    /// Wait in two functions in turn, on two stacks of one call site
+    Turns(turns::TurnsArgs),
     /// Wake in pairs of threads, at a rate that is kept
     Wakeups(wakeups::WakeupsArgs),
     /// Take a known number of page faults and voluntary switches
@@ -112,6 +114,10 @@ fn run(cli: Cli) -> Result<()> {
             if args.hold { cpu::hold() } else { Ok(()) }
         }
         Load::Thicket(args) => report(&thicket::run(&args)?),
+        Load::Turns(args) => {
+            report(&turns::run(&args)?)?;
+            if args.hold { cpu::hold() } else { Ok(()) }
+        }
         Load::Wakeups(args) => report(&wakeups::run(&args)?),
         Load::Faults(args) => report(&faults::run(&args)?),
         Load::Flood(args) => report(&flood::run(&args)?),

@@ -27,6 +27,7 @@ pub mod sites;
 pub mod sleepers;
 pub mod storm;
 pub mod thicket;
+pub mod turns;
 pub mod wakeups;
 
 use std::io::{BufRead as _, Write as _};

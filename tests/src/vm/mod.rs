@@ -69,6 +69,7 @@ const LONG: &[&str] = &[
     "the_key_of_stack_ids",
     "dumped_maps",
     "without_frame_pointers",
+    "two_stacks_of_one_call_site",
     "the_other_unwinding",
 ];
 
