@@ -73,7 +73,7 @@ impl<'a> Costs<'a> {
     }
 
     /// Returns the rows of the table, in their order: what is measured, and the figure.
-    fn rows(&self) -> [(&'static str, String); 12] {
+    fn rows(&self) -> [(&'static str, String); 13] {
         let count = |name: &str| self.grown(name, &[]);
         let seconds = self.after.at.duration_since(self.before.at).as_secs_f64();
         let cpu = self.after.cpu_ns.saturating_sub(self.before.cpu_ns) as f64 / 1e9;

@@ -20,7 +20,7 @@ pub(super) fn rows(samples: &[Sample], load: &str, cgroup: &str) -> Result<Strin
         let end = sample.label("unwind");
         let mut frames = sample.frames.iter().filter(|frame| frame.file != "[kernel]");
         let Some(first) = frames.next().filter(|_| !REACH.contains(&end)) else { continue };
-        let outermost = frames.last();
+        let outermost = frames.next_back();
         let [_, ns] = sample.values;
         *places.entry((end, place(outermost.unwrap_or(first)), outermost.is_none())).or_default() += ns;
     }
