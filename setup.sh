@@ -29,6 +29,7 @@ test_() {
 	need bpftool has_program bpftool
 	need util-linux has_program setpriv
 	need strace has_program strace
+	need curl has_program curl
 	need etcd-server has_program etcd
 	need faketime has_program faketime
 	need musl-tools has_program musl-gcc

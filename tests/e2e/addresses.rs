@@ -1,9 +1,9 @@
 //! Profiles have neither addresses nor contents of memory, in any of their forms. The reader is a user without
 //! privileges.
 
-use std::{collections::HashSet, fs, process::Command};
+use std::{fs, ops::RangeInclusive, process::Command};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
@@ -44,8 +44,9 @@ fn get(agent: &Agent, path: &str) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The addresses of the kernel, as root sees them.
-struct KernelAddresses(HashSet<u64>);
+/// The addresses of the kernel and its modules, from the first to the last one that root sees. Return addresses are
+/// between those of functions.
+struct KernelAddresses(RangeInclusive<u64>);
 
 impl KernelAddresses {
     fn read() -> Result<Self> {
@@ -53,9 +54,10 @@ impl KernelAddresses {
         let symbols = String::from_utf8_lossy(&symbols);
         let numbers = symbols.lines().filter_map(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
         // Offsets of variables of each CPU are small numbers.
-        let found: HashSet<u64> = numbers.filter(|number| *number >= OF_KERNEL).collect();
-        ensure!(found.len() > 10_000, "root sees {} addresses of the kernel", found.len());
-        Ok(Self(found))
+        let mut found: Vec<u64> = numbers.filter(|number| *number >= OF_KERNEL).collect();
+        found.sort_unstable();
+        let [first, .., last] = found[..] else { bail!("root sees no addresses of the kernel") };
+        Ok(Self(first..=last))
     }
 
     /// Checks that no word of a text is one of them, as a hexadecimal or decimal number.
