@@ -11,25 +11,26 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(findmnt --noheadings --output TARGET --types cgroup2 | head -n 1)
 server=$root/$service
 clients=$root/shop.slice/pgbench.service
-work=$(mktemp -d)
 
 end() {
-	for group in "$server" "$clients"; do
-		[ ! -d "$group" ] || echo 1 >"$group/cgroup.kill"
-	done
+	echo 1 >"$server/cgroup.kill"
+	echo 1 >"$clients/cgroup.kill"
 	sleep 1
-	rmdir "$server" "$clients" "$root/shop.slice"
 	rm -rf "$work"
+	rmdir "$server" "$clients" "$root/shop.slice"
 }
-# Prints the process of pgbench that runs transactions.
+# Prints the process of pgbench that runs transactions. Debian's wrapper starts it by its whole path.
 client() {
 	while read -r pid; do
-		if tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q '^pgbench .* -T '; then echo "$pid"; fi
+		if tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -Eq '^([^ ]*/)?pgbench .* -T '; then echo "$pid"; fi
 	done <"$server/cgroup.procs"
 }
 
-mkdir -p "$server" "$clients"
+# Fails if there is such a slice: all that runs in these cgroups is killed at the end.
+mkdir "$root/shop.slice" "$server" "$clients"
+work=$(mktemp -d)
 trap end EXIT
+trap 'exit 1' INT TERM
 mkdir "$work/data"
 chmod 711 "$work"
 chown 65534:65534 "$work/data"
