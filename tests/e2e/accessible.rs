@@ -1,4 +1,5 @@
-//! Pages for everybody: axe-core finds nothing to mend in them, in light and dark colours, on a desk and on a phone.
+//! Pages for everybody: axe-core finds nothing in them that it calls moderate or worse, in light and dark colours, on a
+//! desk and on a phone.
 
 use std::{
     fs,
