@@ -255,8 +255,9 @@ struct podperf_cpu {
 	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, the part before the first reading: charged to no cgroup */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
-	__u64 kernel_walks; /* of `waits`, those whose kernel part was walked after a recipe had proved the user frames */
-	__u64 reserved[4];  /* whole cache lines, since each CPU writes its own */
+	__u64
+	    kernel_walks; /* of `waits`, those whose kernel part was walked after a recipe had proved the user frames */
+	__u64 reserved[4]; /* whole cache lines, since each CPU writes its own */
 };
 
 /*
@@ -440,7 +441,7 @@ _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one
 _Static_assert(sizeof(struct podperf_cpu) == 128 + 24 + 176 + 256 + 128 + 56, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
-_Static_assert(PODPERF_COPY_SPAN * PODPERF_PAGE == 8 << PODPERF_TAG_SHIFT, "a distance fits below the tag");
+_Static_assert(PODPERF_COPY_SPAN *PODPERF_PAGE == 8 << PODPERF_TAG_SHIFT, "a distance fits below the tag");
 _Static_assert(PODPERF_TAG_MASK << PODPERF_TAG_SHIFT == PODPERF_POINTER - (1U << PODPERF_TAG_SHIFT), "a tag fits, too");
 _Static_assert(sizeof(struct podperf_carried) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_orders) == 32, "ABI");
