@@ -77,7 +77,7 @@ impl Agent {
         let mut begins = match borrowed {
             Some((lent, code)) => {
                 let (most, whom) = (most_calls(&code), whom(&selector, &before.snapshot));
-                let measured = blocking(move || lent.measure(&code, whom)).await.map_err(&not)?;
+                let measured = blocking(move || lent.measure(&code, whom)).await.map_err(not)?;
                 Some(Begins::of(measured, most).map_err(|error| not(error.to_string()))?)
             }
             None => None,

@@ -78,7 +78,7 @@ impl Probes {
             let (_, program) = programs().find(|(_, program)| program.hook == hook)?;
             object.descriptor(program.name)?.try_clone_to_owned().ok()
         };
-        let table = |name| fd(object, name).ok()?.try_clone_to_owned().ok();
+        let table = |name: &'static str| fd(object, name).ok()?.try_clone_to_owned().ok();
         let (begin, end) = (called_at(Hook::FunctionBegin)?, called_at(Hook::FunctionEnd)?);
         Some(Self { begin, end, lent: table(LENT)?, begun: table(BEGUN)?, copies })
     }
