@@ -1,6 +1,6 @@
 //! Types that all other modules share: ids, states of waiting threads, kinds of locks, sums of usage, sums by label,
-//! words and settings of sensors, hard interrupts by name, recorded system calls and the names of calls, functions to measure, work
-//! items, features, modes, and states of parts.
+//! words and settings of sensors, hard interrupts by name, recorded system calls and the names of calls, functions to
+//! measure, work items, features, modes, and states of parts.
 //! Pure, except for [`random`] and [`functions`].
 
 pub mod call_names;
