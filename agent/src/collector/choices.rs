@@ -1,19 +1,31 @@
 //! Tells the sensors that count only some namespaces which cgroups are of their pods.
 
-use std::sync::Arc;
+use std::{collections::HashMap, mem, sync::Arc, time::Instant};
 
 use tracing::debug;
 
 use super::{Collector, names};
 use crate::kernel::clock::monotonic_ns;
 
+/// Between two readings, the tables take at most one of so many parts of the thread's time: a pod may make cgroups all
+/// the time.
+const PARTS: u32 = 20;
+
 impl Collector {
-    /// Fills the tables of these sensors, if cgroups or pods may have changed. A cgroup is chosen once its pod is known.
-    /// A pod without series of its own is never chosen, since its counts would be in the row of all pods.
+    /// Does [`Self::choose_cgroups`] between two readings, as often as its time allows.
+    pub(super) fn choose_new_cgroups(&mut self) {
+        if Instant::now() >= self.choose_from {
+            self.choose_cgroups();
+        }
+    }
+
+    /// Fills the tables of these sensors, if cgroups or pods may have changed. A cgroup is chosen once its pod is
+    /// known. A pod without series of its own is never chosen, since its counts would be in the row of all pods.
     pub(super) fn choose_cgroups(&mut self) {
-        if self.settings.choices.is_empty() || !std::mem::take(&mut self.choices_are_old) {
+        if self.settings.choices.is_empty() || !mem::take(&mut self.choices_are_old) {
             return;
         }
+        let start = Instant::now();
         let (now_ns, rules) = (monotonic_ns(), &self.settings.rules);
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         let of_pods = self.tree.cgroups().filter_map(|(id, place)| {
@@ -25,11 +37,15 @@ impl Collector {
         let mut of_pods: Vec<_> = of_pods.collect();
         of_pods.sort_unstable();
         for &(table, ref namespaces) in &self.settings.choices {
-            let chosen = of_pods.iter().filter(|(.., namespace)| namespaces.has(namespace));
+            // A node has far fewer namespaces than cgroups, and patterns are slow.
+            let mut known: HashMap<&str, bool> = HashMap::new();
+            let mut is_chosen = |name| *known.entry(name).or_insert_with(|| namespaces.has(name));
+            let chosen = of_pods.iter().filter(|(.., namespace)| is_chosen(namespace));
             let chosen: Vec<_> = chosen.map(|(_, id, _)| *id).collect();
             if let Err(error) = self.sensors.choose_cgroups(table, &chosen) {
                 debug!(%error, table, "not all cgroups are chosen, the next reading does it");
             }
         }
+        self.choose_from = Instant::now() + start.elapsed() * PARTS;
     }
 }

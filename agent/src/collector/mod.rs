@@ -143,6 +143,7 @@ pub fn start(
         pod_changes: Changes::clone(&pod_changes),
         ledger,
         choices_are_old: true,
+        choose_from: Instant::now(),
         nameless: Vec::new(),
         for_filters: Duration::ZERO,
         seen_processes: HashSet::new(),
@@ -180,6 +181,8 @@ struct Collector {
     ledger: Ledger,
     /// Set if cgroups or pods may have changed since the tables of sensors that choose namespaces were filled.
     choices_are_old: bool,
+    /// The time from which these tables may be filled again without a reading.
+    choose_from: Instant,
     /// Samples of the last windows whose pod had no name yet.
     nameless: Vec<(Place, RawSample)>,
     /// CPU time for the filters of recordings, in the last window.
@@ -224,7 +227,7 @@ impl Collector {
             let due_in = self.cuts.due_in(Instant::now()).unwrap_or(DRAIN_EVERY);
             let request = requests.recv_timeout(due_in.min(DRAIN_EVERY));
             self.drain();
-            self.choose_cgroups();
+            self.choose_new_cgroups();
             match request {
                 Ok(Request::Read { purpose, charged, reply }) => {
                     let observation = self.observation(self.settings.coalesce, charged);
