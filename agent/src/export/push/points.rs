@@ -391,7 +391,7 @@ mod tests {
     fn totals_of_the_node_are_words_of_the_idle_row() {
         let sensor = sensors::named("interrupts").unwrap();
         let mut words = SensorWords::default();
-        for (family, value) in sensor.node.iter().zip([3_000_000_000, 1_000_000_000]) {
+        for (family, value) in sensor.node.iter().zip([3_000_000_000, 7, 1_000_000_000]) {
             let Words::Total(at) = family.series[4].words else { panic!("{family:?}") };
             words.row_mut(sensors::place_of(sensor))[at] = value;
         }
@@ -400,9 +400,13 @@ mod tests {
         let observed = of_snapshot(&snapshot, &[], &[], &[sensor]);
         // The rows have no words.
         let names: Vec<_> = observed.keys().map(String::as_str).collect();
-        assert_eq!(names, ["podperf.node.idle.interrupted.time", "podperf.node.interrupted.time"]);
+        assert_eq!(
+            names,
+            ["podperf.node.idle.interrupted.time", "podperf.node.interrupted.time", "podperf.node.interrupts"]
+        );
         let net_rx = |value: &str| [("podperf.interrupt.kind=net_rx".to_owned(), value.to_owned())];
         assert_eq!(series(&observed, "podperf.node.interrupted.time"), net_rx("3"));
+        assert_eq!(series(&observed, "podperf.node.interrupts"), net_rx("7"));
         assert_eq!(series(&observed, "podperf.node.idle.interrupted.time"), net_rx("1"));
         assert_eq!(starts(&observed, "podperf.node.interrupted.time"), [5]);
     }
