@@ -195,7 +195,7 @@ lint: ## Check formatting, lints and documentation
 		zizmor=$$(tests/python-once.sh zizmor $(ZIZMOR_VERSION) zizmor) && "$$zizmor" --offline --no-progress --quiet .github; \
 	else echo "lint: workflows NOT checked: no \`python3\` with venv to install zizmor in"; fi
 	shellcheck -x .ci/release .ci/rehearsal .ci/run .ci/tools tests/kept-target.sh tests/land.sh tests/rings.sh tests/python-once.sh tests/chart/validator.sh \
-		tests/e2e/axe.sh bench/picture.sh
+		tests/e2e/axe.sh bench/picture.sh bench/programs/build-profiler.sh
 	clang-format --dry-run --Werror ebpf/bpf/* ebpf/sensors/*/*.[ch] bench/programs/*.c
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check
@@ -214,6 +214,8 @@ $(TOOLS)/bin/cargo-deny:
 bench: build ## Measure the price per context switch beside other tools and how it grows, the agent at rest, at scale, with profiles, with sensors, and on real servers (ARGS=growth)
 	@./setup.sh bench || echo "bench: what is missing is not measured"
 	$(if $(filter growth locks switches,$(ARGS))$(if $(filter profiles scale sensors servers stacks,$(ARGS)),,all),bench/programs/build-perf.sh)
+	$(if $(filter stacks,$(ARGS))$(if $(filter growth locks profiles rest scale sensors servers switches,$(ARGS)),,all),\
+		bench/programs/build-profiler.sh || echo "bench: the OpenTelemetry eBPF profiler is not measured")
 	$(CARGO) build --release --locked -p podperf-bench -p podperf-tests
 	$(SUDO) target/release/podperf-bench $(ARGS)
 
