@@ -23,7 +23,7 @@ const OFF_CPU_SCRIPT: &str = include_str!("../programs/offcpu.bt");
 const LOAD_DEADLINE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// bpftrace looks for tracepoints in the old file system, which a container may lack. The script mounts that file
+/// Some tools look for tracepoints in the old file system, which a container may lack. The script mounts that file
 /// system in a mount namespace of its own, and so changes nothing on the machine.
 const WITH_TRACEFS: &str = r#"
 [ -d /sys/kernel/debug/tracing/events ] || mount -t debugfs none /sys/kernel/debug
@@ -88,10 +88,7 @@ impl Setup {
         let bpftrace = tool("bpftrace", "bpftrace")?;
         let script = self.scratch.path().join("offcpu.bt");
         fs::write(&script, OFF_CPU_SCRIPT)?;
-        // Each program in the chain executes the next one, so the process is bpftrace in the end.
-        let mut command = Command::new(tool("unshare", "util-linux")?);
-        command.args(["--mount", "sh", "-c", WITH_TRACEFS, "sh"]).arg(bpftrace).arg(script);
-        let mut process = self.spawn("bpftrace", &mut command, Signal::SIGINT)?;
+        let mut process = self.spawn("bpftrace", with_tracefs(&bpftrace)?.arg(script), Signal::SIGINT)?;
         wait_for_programs(&mut process)?;
         Ok(process)
     }
@@ -102,6 +99,14 @@ impl Setup {
         command.stdout(Stdio::null()).stderr(File::create(&log)?);
         Process::spawn(name, command, stop, log)
     }
+}
+
+/// Returns the command of a tool that looks for tracepoints.
+pub(super) fn with_tracefs(program: &Path) -> Result<Command> {
+    let mut command = Command::new(tool("unshare", "util-linux")?);
+    // Each program in the chain executes the next one, so the process is the tool in the end.
+    command.args(["--mount", "sh", "-c", WITH_TRACEFS, "sh"]).arg(program);
+    Ok(command)
 }
 
 /// Returns the object of one of our programs, which is compiled on first use.

@@ -1,4 +1,5 @@
-//! The stacks of real servers, by frame pointers and by unwind tables. Nothing is asserted.
+//! The stacks of real servers, by frame pointers and by unwind tables, and on the CPU by another profiler. Nothing is
+//! asserted.
 //!
 //! Two agents watch the loads of `bench/programs/servers` at the same time. Each of them records waits and samples on
 //! the CPU, and the recordings say where each stack ended, and at which frames those did that ended early. Their metrics
@@ -8,9 +9,16 @@
 mod costs;
 mod early;
 mod held;
+mod profiler;
 mod shadow;
 
-use std::{collections::BTreeMap, fmt::Write as _, path::Path, thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
@@ -20,7 +28,10 @@ use podperf_tests::{
     pprof::{self, Sample},
 };
 
-use self::costs::{Account, Costs};
+use self::{
+    costs::{Account, Costs},
+    profiler::Profiler,
+};
 use super::{progress, servers::Load};
 
 /// The loads besides those of `servers`, each with its Debian package.
@@ -42,9 +53,12 @@ pub struct StacksArgs {
     /// Time in which the agents record the servers, and then another one compares stacks, in seconds
     #[arg(long, default_value_t = 60)]
     pub stack_seconds: u64,
+    /// The OpenTelemetry eBPF profiler (bench/programs/build-profiler.sh)
+    #[arg(long, default_value = "target/bench-profiler/ebpf-profiler")]
+    pub profiler: PathBuf,
 }
 
-/// The time of one load, by the end of its stacks, in nanoseconds.
+/// The time of one load in nanoseconds, or its samples, by the end of its stacks.
 #[derive(Debug, Default)]
 struct Ends(BTreeMap<String, u64>);
 
@@ -74,6 +88,12 @@ impl Ends {
 
     fn percent(&self, end: &str) -> f64 {
         100.0 * self.0.get(end).map_or(0.0, |time| *time as f64) / (self.total() as f64).max(1.0)
+    }
+
+    fn include(&mut self, other: &Self) {
+        for (end, time) in &other.0 {
+            *self.0.entry(end.clone()).or_default() += time;
+        }
     }
 
     fn total(&self) -> u64 {
@@ -112,11 +132,13 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
     // After the agents, as on a node: nobody can tell the stack of a wait that began before.
     progress("stacks: the servers start");
     let (mut loads, mut absent) = Load::start_all(&MORE_LOADS)?;
+    let profiler = Profiler::start(&args.profiler);
     thread::sleep(WARM_UP);
     progress(&format!("stacks: two agents record {} s", args.stack_seconds));
     let accounts = || agents.iter().map(Account::of).collect::<Result<Vec<_>>>();
     let before = accounts()?;
     let mut recordings = Vec::new();
+    let begin = UNIX_EPOCH.elapsed()?;
     thread::scope(|scope| {
         let both = agents.iter().flat_map(|agent| SIDES.map(|side| (agent.address(), side)));
         let threads: Vec<_> = both
@@ -137,13 +159,15 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
         Ok(())
     })?;
     let after = accounts()?;
+    let of_profiler = profiler.and_then(|profiler| profiler.end(begin, args.stack_seconds));
     let [pointers_off, pointers_on, tables_off, tables_on] = &recordings[..] else { bail!("not four recordings") };
     let mut text = format!(
         "\n## Whole stacks of servers\n\n{} s, both agents at once. Shares of the time of stacks that reach the outermost \
          function, and what the rest and the guessed part are.\n\n\
          | load | waits, s | by frame pointers | by tables | at least | holds | on the CPU, s | by frame pointers | by \
-         tables | at least | holds |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
-        args.stack_seconds
+         tables | at least | holds | samples by OpenTelemetry's profiler |\n{}|\n",
+        args.stack_seconds,
+        "|---".repeat(12)
     );
     let goal = |ends: &Ends, least: Option<f64>| match least {
         Some(least) if ends.total() > 0 => {
@@ -152,6 +176,7 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
         _ => "- | -".to_owned(),
     };
     let mut early = String::new();
+    let mut all = [Ends::default(), Ends::default()];
     for load in &mut loads {
         if let Err(error) = load.check() {
             absent.push(format!("{} ({error:#}, while it was watched)", load.name));
@@ -164,9 +189,20 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
         );
         let [off_seconds, on_seconds] = [&off[1], &on[1]].map(|ends| ends.total() as f64 / 1e9);
         let least = least(load.name);
+        let by_profiler = match &of_profiler {
+            Ok(stacks) => {
+                let of_tables = tables_off.iter().chain(tables_on);
+                let of_load = of_tables.filter(|sample| sample.label("cgroup") == load.cgroup.kernel_path());
+                let ends = profiler::ends(stacks, &held::processes(&load.cgroup)?, of_load);
+                all[0].include(&on[1]);
+                all[1].include(&ends);
+                format!("{} of {}", ends.text(), ends.total())
+            }
+            Err(_) => "-".to_owned(),
+        };
         writeln!(
             text,
-            "| {} | {off_seconds:.0} | {} | {} | {} | {on_seconds:.1} | {} | {} | {} |",
+            "| {} | {off_seconds:.0} | {} | {} | {} | {on_seconds:.1} | {} | {} | {} | {by_profiler} |",
             load.name,
             off[0].text(),
             off[1].text(),
@@ -176,6 +212,16 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
             goal(&on[1], least.map(|_| LEAST_ON_CPU))
         )?;
         early += &early::rows(tables_on, load.name, load.cgroup.kernel_path())?;
+    }
+    match of_profiler {
+        Ok(_) => writeln!(
+            text,
+            "\nOn the CPU, all these loads: {:.2} % by tables, {:.2} % of {} samples by OpenTelemetry's profiler.",
+            all[0].reach(),
+            all[1].reach(),
+            all[1].total()
+        )?,
+        Err(error) => absent.push(format!("the OpenTelemetry eBPF profiler ({error:#})")),
     }
     for load in absent {
         writeln!(text, "\nnot measured: {load}")?;

@@ -165,7 +165,7 @@ fn once(agent: &Agent, loads: &[Load], all: &mut BTreeMap<&'static str, Counts>)
     Ok(())
 }
 
-fn processes(cgroup: &TestCgroup) -> Result<Vec<Pid>> {
+pub(super) fn processes(cgroup: &TestCgroup) -> Result<Vec<Pid>> {
     let text = fs::read_to_string(cgroup.path().join("cgroup.procs"))?;
     text.lines().map(|pid| Ok(Pid::from_raw(pid.parse()?))).collect()
 }
