@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn podperf_is_compared_with_empty_programs_and_with_each_other_watcher() {
-        let calls = &SUBJECTS[1];
+        let calls = SUBJECTS.iter().find(|subject| subject.title == "System calls").unwrap();
         let text = of(calls, &[cell(80.0, &[50.0]), cell(120.0, &[90.0]), cell(600.0, &[300.0]), cell(10_000.0, &[])]);
         for line in [
             "| an empty program at the return | +80 (+80..+80) | 50 (50..50) | - | - |",
