@@ -202,7 +202,7 @@ pub fn run(args: &BenchArgs) -> Result<String> {
         text.push_str(&locks::run(&args.locks, &common)?);
     }
     if args.wants(Part::Sensors) {
-        text.push_str(&sensors::run(&args.profiles, &common)?);
+        text.push_str(&sensors::run(args, &common)?);
     }
     if args.wants(Part::Growth) {
         text.push_str(&growth::run(&args.growth, &common)?);

@@ -21,7 +21,7 @@ pub(super) struct Rider {
     pub(super) sensor: &'static str,
     /// The most that it may add to facts and times, in ns of a BPF run.
     pub(super) most_ns: f64,
-    monitor: &'static str,
+    pub(super) monitor: &'static str,
 }
 
 pub(super) const RIDERS: [Rider; 2] = [

@@ -2,9 +2,10 @@
 //!
 //! Each sensor has a load that makes its events and nothing else. The rounds go over all watchers in turn. The first
 //! figure is the difference inside a pair: the load without the watcher, and then with it. The second figure is the
-//! time of the watcher's programs by the kernel's statistics, which are off in the first one. Then the whole agent is
-//! measured with all sensors on. Nothing is asserted.
+//! time of the watcher's programs by the kernel's statistics, which are off in the first one. Then podperf is measured
+//! at each switch with all sensors off, and the whole agent with all of them on. Nothing is asserted.
 
+mod switch;
 mod table;
 mod watch;
 mod whole;
@@ -20,7 +21,7 @@ use podperf_tests::{bpf, load, process, programs::Programs};
 use serde::Deserialize;
 
 use self::watch::{EMPTY, Function, KWORK, LATENCY, SUMMARY, Watcher, Way};
-use super::{growth::Common, last_cpu, profiles::ProfilesArgs, progress};
+use super::{BenchArgs, growth::Common, last_cpu, progress};
 
 /// A stretch under strace has fewer calls by this factor.
 const FEWER_UNDER_STRACE: u32 = 50;
@@ -185,7 +186,7 @@ struct Cell {
 }
 
 /// Measures everything, and returns the text to print.
-pub fn run(wakeups: &ProfilesArgs, common: &Common<'_>) -> Result<String> {
+pub fn run(args: &BenchArgs, common: &Common<'_>) -> Result<String> {
     let scratch = tempfile::tempdir().context("failed to make a scratch directory")?;
     let cpu = common.cpu.map_or_else(last_cpu, Ok)?;
     let mut measured: Vec<(&Subject, Vec<Cell>)> =
@@ -201,7 +202,8 @@ pub fn run(wakeups: &ProfilesArgs, common: &Common<'_>) -> Result<String> {
         }
     }
     let mut text = measured.iter().map(|(subject, cells)| table::of(subject, cells)).collect::<String>();
-    text.push_str(&whole::run(wakeups, common)?);
+    text.push_str(&switch::run(args, common, cpu)?);
+    text.push_str(&whole::run(&args.profiles, common)?);
     Ok(text)
 }
 
