@@ -26,7 +26,6 @@ struct copied_wait {
 	bool several;    /* see struct memo */
 	bool named;      /* see struct memo */
 	bool due;        /* this is a check of a trusted entry */
-	bool denied;     /* the budget has no walk for a check of a call site */
 	bool by_words;   /* some stack agreed by its words */
 	bool same_words; /* the remembered one did */
 };
@@ -236,7 +235,6 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	wait->expected = wait->several ? ANY_STACK : memo && memo->shed ? 0 : known.stack;
 	wait->trusted = known.trusted && !wait->several;
 	wait->believed = known.believed;
-	wait->denied = is_due && !wait->paid;
 	t->memory_site = 0;
 	t->memory_uses = 0;
 	wait->path = path_of(task, t->activity);
@@ -257,10 +255,11 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 			goto remembered;
 		}
 	}
-	if (!(stack & 1) || (schedule_begin && (!wait->trusted || wait->due || !wait->same_words))) {
+	/* The entry is not trusted, or a check of it is due and paid. */
+	if (!(stack & 1) || schedule_begin) {
 		wait->by_words = (stack & 1) || stack == AMBIGUOUS;
-		/* The budget is asked once for a wait. If it is denied, waits that are believed stand for themselves. */
-		if (!wait->paid && !wait->denied)
+		/* Waits that are believed stand for themselves, walked or not. */
+		if (!wait->paid)
 			wait->paid = may_walk(cpu->cgroup, now);
 		if (!wait->believed || !(wait->trusted || ((stack & 1) && wait->same_words)))
 			t->weight = wait->paid;
