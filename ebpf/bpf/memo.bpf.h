@@ -75,7 +75,7 @@ struct remembered {
 	__u64 stack;       /* 0: unknown */
 	__u32 check_every; /* one in so many uses is checked */
 	bool trusted;
-	bool believed; /* over the budget, a stack is used that is trusted or was never wrong */
+	bool believed; /* over the budget, a stack is used that is trusted or was never another one */
 };
 
 /* Sends the stack of a call site that samples have named to the agent. */
@@ -119,7 +119,7 @@ static __always_inline struct remembered look_up(__u64 site, __u32 shed)
 	found.stack = memo->stack;
 	needed = TRUSTED_AFTER << (memo->wrong < MAX_DOUBLINGS ? memo->wrong : MAX_DOUBLINGS);
 	found.trusted = memo->agreed >= needed && memo->shed <= shed;
-	found.believed = found.trusted || !memo->wrong;
+	found.believed = found.trusted || !(memo->wrong | memo->several);
 	if (memo->agreed - needed < CHECK_DOUBLINGS)
 		found.check_every >>= CHECK_DOUBLINGS - (memo->agreed - needed);
 	return found;
