@@ -65,10 +65,17 @@ struct {
 	__type(value, __u64);
 } copied_stacks SEC(".maps");
 
+/*
+ * The most words that one wait reads alone, see recipe_words: those of two deep stacks of a path that differ in their
+ * outermost calls only. A program may have more of them, and pays with copies, for which it has a budget.
+ */
+#define MOST_FAR_WORDS (2 * PODPERF_MAX_FRAMES)
+
 /* The words of the stack that recipes are compared with. */
 struct recipe_words {
 	__u64 word[PODPERF_RECIPE_NEAR];
-	__u64 have; /* number of words that were read at once */
+	__u32 have; /* number of words that were read at once */
+	__u32 far;  /* number of other words that were read */
 	__u64 name; /* hash of the path and of the words that were compared last; see ANY_STACK */
 };
 /* One for each CPU. */
@@ -242,10 +249,10 @@ static __always_inline __u64 stack_of_copy(__u64 id)
 #endif
 
 /*
- * Returns 1 if the stack above `sp` holds the words of `recipe` where it says, 0 if not, and -1 if they cannot be read.
- * The hash includes what the recipe is for: a recipe that is replaced meanwhile does not agree. Each recipe may read
- * all of its words: a limit for all recipes of a path would hide the last ones behind deep stacks. Most others end at
- * the first word with another tag, and read no further. The verifier checks this function separately.
+ * Returns 1 if the stack above `sp` holds the words of `recipe` where it says, 0 if not, and -1 if they cannot be read
+ * or are too many. The hash includes what the recipe is for: a recipe that is replaced meanwhile does not agree. The
+ * recipes of other stacks end at the first word with another tag, and read no further. The verifier checks this function
+ * separately.
  */
 __noinline int agrees(struct podperf_recipe *recipe, __u64 path, __u64 kernel, __u64 stack, __u64 sp)
 {
@@ -264,7 +271,8 @@ __noinline int agrees(struct podperf_recipe *recipe, __u64 path, __u64 kernel, _
 		if (i >= recipe->words)
 			break;
 		if (at >= near) {
-			if (bpf_probe_read_user(&word, sizeof(word), (void *)(sp + at * sizeof(word))))
+			if (words->far++ >= MOST_FAR_WORDS ||
+			    bpf_probe_read_user(&word, sizeof(word), (void *)(sp + at * sizeof(word))))
 				return -1;
 		} else {
 			if (at >= words->have) {
@@ -310,6 +318,7 @@ __noinline __u64 stack_by_recipe(__u64 path, __u64 sp, __u64 expected, __u64 ker
 	if (!words)
 		return 0;
 	words->have = 0;
+	words->far = 0;
 	for (__u64 i = 0; i < PODPERF_RECIPES; i++) {
 		__u64 key = path + 2 * i, stack, of_kernel;
 		struct podperf_recipe *recipe = bpf_map_lookup_elem(&recipes, &key);
