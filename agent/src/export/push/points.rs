@@ -89,14 +89,11 @@ fn of_snapshot(
         rows.iter().chain([&idle]).for_each(|row| push_counter(&mut observed, open, row, snapshot));
     }
     if !facts.is_empty() {
-        for (name, ns) in
-            [("podperf.node.idle.time", snapshot.idle_ns), ("podperf.node.unaccounted.time", snapshot.unaccounted_ns)]
-        {
+        let times =
+            [("podperf.node.idle.time", snapshot.idle_ns), ("podperf.node.unaccounted.time", snapshot.unaccounted_ns)];
+        let stolen = snapshot.stolen_ns.map(|ns| ("podperf.node.stolen.time", ns));
+        for (name, ns) in times.into_iter().chain(stolen) {
             points(&mut observed, name.to_owned(), "s").push(vec![start(snapshot.started)], ns.into());
-        }
-        if let Some(ns) = snapshot.stolen_ns {
-            points(&mut observed, "podperf.node.stolen.time".to_owned(), "s")
-                .push(vec![start(snapshot.started)], ns.into());
         }
     }
     observed
