@@ -241,9 +241,10 @@ impl State {
         let sizes = || std::iter::once(8 * u64::from(words)).chain(begun.iter().copied());
         let word = |size: u64| memory.word(sp.checked_add(size)?.checked_sub(8)?);
         // The word of a wrong size is rarely an address in code. New mappings are looked for only if no size leads to
-        // known code: that takes time, and may have to wait.
+        // known code: that takes time, and may have to wait. Without the word of the whole frame, nothing is known.
         let is_known = |word: u64| code.is_known_code(machine.without_signature(word).wrapping_sub(1));
-        let known = sizes().find(|size| word(*size).is_some_and(is_known));
+        let mut copied = sizes().map_while(|size| Some((size, word(size)?)));
+        let known = copied.find(|(_, word)| is_known(*word)).map(|(size, _)| size);
         for size in known.into_iter().chain(sizes()) {
             let caller_sp = sp.checked_add(size).ok_or(End::Odd)?;
             let slot = caller_sp - 8;
