@@ -199,7 +199,7 @@ static __always_inline bool send_copy(struct task_struct *task, struct podperf_c
 	end = stack_end(task, sp);
 	/* Where the end is not known, the last pages before it are not those of a stack: the next ones are copied. */
 	if (!wanted && end == sp + STACK_SPAN)
-		end = sp + (PODPERF_COPY_PAGES - 1) * PODPERF_PAGE;
+		end = (sp & ~(__u64)(PODPERF_PAGE - 1)) + PODPERF_COPY_PAGES * PODPERF_PAGE;
 	used = copy_the_pages(copy, wanted, sp, end);
 	asm volatile("" : "+r"(used));
 	if (used > sizeof(copy->stack))
