@@ -10,6 +10,7 @@
 #ifndef PODPERF_COPIED_WAITS_BPF_H
 #define PODPERF_COPIED_WAITS_BPF_H
 
+#include "cgroup.bpf.h"
 #include "memo.bpf.h"
 
 /* A wait that begins. It is in a map, because the stack of all nested calls may have 512 bytes. */
@@ -155,6 +156,7 @@ static __noinline __u64 copy_wait(struct task_struct *task, struct copied_wait *
 		return 0;
 	copy->at_ns = bpf_ktime_get_ns();
 	copy->key.stack = copy_id(copy->at_ns);
+	copy->key.cgroup = cgroup_id(task);
 	copy->key.tgid = task->tgid;
 	copy->site = wait->site;
 	copy->path = wait->path;

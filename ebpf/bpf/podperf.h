@@ -387,8 +387,8 @@ struct podperf_copy_pages {
  */
 struct podperf_copy {
 	/*
-	 * For a wait: `stack` is the id of this copy, by which samples name it; `tgid` is set, and all other fields are 0.
-	 * For a sample on the CPU: the key of the sample, whose `stack` is 0.
+	 * For a wait: `stack` is the id of this copy, by which samples name it; `cgroup` and `tgid` are set, and all other
+	 * fields are 0. For a sample on the CPU: the key of the sample, whose `stack` is 0.
 	 */
 	struct podperf_sample_key key;
 	__u64 site;    /* the call site of a wait; 0: a sample on the CPU */

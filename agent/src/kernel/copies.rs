@@ -13,7 +13,7 @@ use super::{
     raw,
     records::{RawSample, SampleKey},
 };
-use crate::model::ids::{Pid, StackId};
+use crate::model::ids::{CgroupId, Pid, StackId};
 
 pub(super) const RING: &str = "copy_ring";
 pub(super) const RECIPES: &str = "recipes";
@@ -45,6 +45,8 @@ pub struct Copy {
     pub kernel: Option<StackId>,
     /// The process.
     pub process: Pid,
+    /// The cgroup that the process was in.
+    pub cgroup: CgroupId,
     /// The time of the copy, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
     /// The addresses of the program's code and of the process' stack (start_code, end_code, start_stack), which an exec
@@ -123,6 +125,7 @@ impl Copy {
             of,
             kernel: stack_at(offset_of!(abi::podperf_copy, kernel)),
             process: Pid(key.tgid),
+            cgroup: CgroupId(key.cgroup),
             at_ns,
             program,
             registers,
@@ -341,7 +344,7 @@ impl Sizes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{kernel::records::RawActivity, model::ids::CgroupId};
+    use crate::kernel::records::RawActivity;
 
     fn record(activity: u32, pages: &[u16]) -> Vec<u8> {
         let mut copy: abi::podperf_copy = bytemuck::Zeroable::zeroed();
@@ -361,7 +364,8 @@ mod tests {
     fn a_copy_of_a_wait_is_decoded() {
         let copy = Copy::decode(&record(0, &[0, 5])).unwrap();
         assert_eq!(copy.of, CopyOf::Wait { id: StackId(10), site: StackId(12), path: StackId(14), is_named: true });
-        assert_eq!((copy.kernel, copy.process, copy.program), (Some(StackId(15)), Pid(7), [1, 2, 3]));
+        assert_eq!((copy.kernel, copy.process), (Some(StackId(15)), Pid(7)));
+        assert_eq!((copy.cgroup, copy.program), (CgroupId(3), [1, 2, 3]));
         assert_eq!((copy.registers[32], &copy.pages[..], copy.stack.len()), (4, &[0, 5][..], 8192));
     }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     kernel::copies::{CopyOf, REGISTERS},
-    model::ids::{Pid, StackId},
+    model::ids::{CgroupId, Pid, StackId},
     stacks::dwarf::Found,
 };
 
@@ -42,8 +42,8 @@ fn copy(frames: &[u64], pages: &[u16]) -> Copy {
     registers[usize::from(HERE.sp())] = SP;
     registers[if HERE == crate::stacks::dwarf::Machine::X86_64 { 6 } else { 29 }] = SP + frames[0];
     let of = CopyOf::Wait { id: StackId(2), site: StackId(4), path: StackId(6), is_named: false };
-    let (process, pages) = (Pid(1), pages.to_vec());
-    Copy { of, kernel: None, process, at_ns: 1, program: [0; 3], registers, pages, stack }
+    let (process, cgroup, pages) = (Pid(1), CgroupId(3), pages.to_vec());
+    Copy { of, kernel: None, process, cgroup, at_ns: 1, program: [0; 3], registers, pages, stack }
 }
 
 #[test]

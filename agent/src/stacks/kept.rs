@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::{
         kernel::copies::{CopyOf, REGISTERS},
-        model::ids::{Pid, StackId},
+        model::ids::{CgroupId, Pid, StackId},
     };
 
     const SECOND: u64 = 1_000_000_000;
@@ -77,6 +77,7 @@ mod tests {
             of: CopyOf::Wait { id, site: id, path: id, is_named: false },
             kernel: None,
             process: Pid(number),
+            cgroup: CgroupId(3),
             at_ns,
             program: [0; 3],
             registers: [0; REGISTERS],

@@ -3,7 +3,10 @@ use std::fs;
 use super::*;
 use crate::{
     kernel::copies::{CopyOf, REGISTERS},
-    model::{ids::StackId, wait::Unwind},
+    model::{
+        ids::{CgroupId, StackId},
+        wait::Unwind,
+    },
     stacks::code::HERE,
 };
 
@@ -28,8 +31,8 @@ fn copy() -> Copy {
     registers[usize::from(HERE.sp())] = 0x7fff_0000_0f00;
     let of = CopyOf::Wait { id: StackId(2), site: StackId(2), path: StackId(4), is_named: false };
     let (process, program) = (own(), Life::of(own()).unwrap().program());
-    let at_ns = monotonic_ns();
-    Copy { of, kernel: None, process, at_ns, program, registers, pages: vec![], stack: vec![] }
+    let (cgroup, at_ns) = (CgroupId(3), monotonic_ns());
+    Copy { of, kernel: None, process, cgroup, at_ns, program, registers, pages: vec![], stack: vec![] }
 }
 
 fn turns() -> Turns {

@@ -241,12 +241,13 @@ impl Unwinder {
         let process = asker.process;
         let tries = self.turns.unwind(asker, tries, ends);
         let (mut done, lost): (Vec<Tried>, Vec<Tried>) = tries.into_iter().partition(|tried| tried.unwinding.is_some());
+        let program = |tried: &Tried| (tried.copy.cgroup, tried.copy.program);
         if let Some(tried) = done.first() {
-            self.relatives.note(process, tried.copy.program);
+            self.relatives.note(process, program(tried));
         }
-        let program = lost.first().map(|tried| tried.copy.program).filter(|_| !is_alive(process, &lost));
-        let relative = program.and_then(|program| {
-            let runs = |other| Life::of(other).is_some_and(|life| life.may_be(program));
+        let ended = lost.first().map(program).filter(|_| !is_alive(process, &lost));
+        let relative = ended.and_then(|program| {
+            let runs = |other| Life::of(other).is_some_and(|life| life.may_be(program.1));
             self.relatives.of(process, program, runs)
         });
         let Some(relative) = relative else {

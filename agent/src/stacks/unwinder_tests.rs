@@ -1,10 +1,13 @@
 use super::*;
-use crate::kernel::copies::{Copy, REGISTERS};
+use crate::{
+    kernel::copies::{Copy, REGISTERS},
+    model::ids::CgroupId,
+};
 
 fn copy(process: u32, program: u64, at_ns: u64) -> Tried {
     let of = CopyOf::Wait { id: StackId(at_ns * 2), site: StackId(2), path: StackId(4), is_named: false };
-    let (process, program, registers) = (Pid(process), [program; 3], [0; REGISTERS]);
-    Copy { of, kernel: None, process, at_ns, program, registers, pages: vec![], stack: vec![] }.into()
+    let (process, cgroup, program, registers) = (Pid(process), CgroupId(3), [program; 3], [0; REGISTERS]);
+    Copy { of, kernel: None, process, cgroup, at_ns, program, registers, pages: vec![], stack: vec![] }.into()
 }
 
 #[test]
