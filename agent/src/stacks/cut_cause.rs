@@ -14,7 +14,7 @@ pub enum CutCause {
     NoCopy,
     /// A caller is on a page that was not copied.
     NotCopied,
-    /// A caller is on another stack, or more than 1 MiB away.
+    /// A caller is on another stack, more than 1 MiB away, or in the part of the red zone that is not copied.
     Elsewhere,
 }
 
