@@ -236,13 +236,18 @@ impl Unwinder {
         Ok(())
     }
 
-    /// Unwinds copies of one process. Copies of a process that has ended are unwound by the code of a relative.
+    /// Unwinds copies of one process. Samples of a process that has ended are unwound by the code of a relative. Waits
+    /// are not: their time comes in samples of the process itself, and it has no names.
     fn unwind(&mut self, asker: &Asker, tries: Vec<Tried>, ends: Option<Instant>) -> Vec<Tried> {
         let process = asker.process;
         let tries = self.turns.unwind(asker, tries, ends);
-        let (mut done, lost): (Vec<Tried>, Vec<Tried>) = tries.into_iter().partition(|tried| tried.unwinding.is_some());
+        let is_lost = |tried: &Tried| {
+            let has_ended_early = tried.unwinding.as_ref().is_none_or(|unwinding| unwinding.is_not_now);
+            has_ended_early && matches!(tried.copy.of, CopyOf::Sample(_))
+        };
+        let (lost, mut done): (Vec<Tried>, Vec<Tried>) = tries.into_iter().partition(is_lost);
         let program = |tried: &Tried| (tried.copy.cgroup, tried.copy.program);
-        if let Some(tried) = done.first() {
+        if let Some(tried) = done.iter().find(|tried| tried.unwinding.is_some()) {
             self.relatives.note(process, program(tried));
         }
         let ended = lost.first().map(program).filter(|_| !is_alive(process, &lost));
@@ -336,12 +341,11 @@ impl Unwinder {
     }
 }
 
-/// Marks a stack that was unwound by the code of a relative, which has the names as well: the process may have mapped
-/// other code. No thread will come to this stack again.
+/// Marks the stack of a sample that was unwound by the code of a relative: the process may have mapped other code. The
+/// sample counts as one of the relative, which has the names.
 fn by_relative(mut tried: Tried, relative: Pid) -> Tried {
-    if let Some(unwinding) = &mut tried.unwinding {
-        tried.copy.process = relative;
-        (unwinding.words, unwinding.wanted) = (None, None);
+    if let (Some(unwinding), CopyOf::Sample(sample)) = (&mut tried.unwinding, &mut tried.copy.of) {
+        (tried.copy.process, sample.key.process) = (relative, relative);
         if unwinding.end == Unwind::Whole {
             unwinding.end = Unwind::Guessed;
         }

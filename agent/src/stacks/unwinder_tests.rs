@@ -1,6 +1,9 @@
 use super::*;
 use crate::{
-    kernel::copies::{Copy, REGISTERS},
+    kernel::{
+        copies::{Copy, REGISTERS},
+        records::{RawActivity, RawSample, SampleKey},
+    },
     model::ids::CgroupId,
 };
 
@@ -36,16 +39,30 @@ fn a_stack_that_was_not_unwound_has_the_cause() {
 }
 
 #[test]
-fn a_stack_by_the_code_of_a_relative_is_guessed_and_teaches_nothing() {
-    let unwinding = |end| {
-        let (frames, words, wanted) = (vec![1, 2], Some((vec![], 1)), Some(vec![1]));
-        Some(Unwinding { frames, end, cut: None, words, wanted, is_not_now: false })
+fn a_sample_by_the_code_of_a_relative_is_guessed_and_has_the_names_of_the_relative() {
+    let key = SampleKey {
+        stack: None,
+        seen: None,
+        cgroup: CgroupId(3),
+        waker: None,
+        process: Pid(8),
+        activity: RawActivity::OnCpu,
+        lock: None,
+        filters: 0,
+    };
+    let of = |unwinding| {
+        let mut tried = Tried { unwinding, ..copy(8, 1, 1) };
+        tried.copy.of = CopyOf::Sample(RawSample { key, ns: 1, queued_ns: 0, so_far_ns: 0, count: 1, last_ns: 1 });
+        let Tried { copy, unwinding, .. } = by_relative(tried, Pid(7));
+        let CopyOf::Sample(sample) = copy.of else { panic!("{copy:?}") };
+        (copy.process, sample.key.process, unwinding.map(|unwinding| unwinding.end))
+    };
+    let walked = |end| {
+        let frames = vec![1];
+        Some(Unwinding { frames, end, cut: None, words: None, wanted: None, is_not_now: false })
     };
     for (end, expected) in [(Unwind::Whole, Unwind::Guessed), (Unwind::Cut, Unwind::Cut)] {
-        let found = by_relative(Tried { unwinding: unwinding(end), ..copy(8, 1, 1) }, Pid(7));
-        let unwinding = found.unwinding.unwrap();
-        assert_eq!((found.copy.process, unwinding.end), (Pid(7), expected));
-        assert_eq!((unwinding.words, unwinding.wanted), (None, None));
+        assert_eq!(of(walked(end)), (Pid(7), Pid(7), Some(expected)));
     }
-    assert_eq!(by_relative(copy(8, 1, 1), Pid(7)).copy.process, Pid(8), "it is gone");
+    assert_eq!(of(None), (Pid(8), Pid(8), None), "it is gone");
 }
