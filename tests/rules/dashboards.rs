@@ -84,7 +84,9 @@ fn every_panel_says_why_it_may_be_empty() -> Result<()> {
         let place = format!("{uid}: `{}`", panel.title);
         ensure!(!says.is_empty() && !says.eq_ignore_ascii_case("no data"), "{place} is empty without a word");
         ensure!(panel.kind != "stat" || says.len() <= STAT_TEXT, "{place}: `{says}` is too long for a stat");
-        let needs_stacks = panel.queries.iter().any(|query| query.contains("_wait_seconds_total"));
+        let needs_stacks = panel.queries.iter().any(|query| {
+            query.contains("podperf_container_wait_seconds_total") || query.contains("podperf_pod_wait_seconds_total")
+        });
         ensure!(!needs_stacks || says.contains("`mode: reasons`"), "{place} needs stacks, and says `{says}`");
         // A table fills its empty cells with the text, too.
         let short = panel.json["fieldConfig"]["overrides"].as_array().into_iter().flatten().any(|rule| {

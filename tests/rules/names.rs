@@ -66,6 +66,7 @@ const UNUSED: &[(&str, &str)] = &[
     ("podperf_bpf_holders_unread", "for who misses a holder"),
     ("podperf_bpf_program_loaded", "always 1: a program that is not loaded is in no series"),
     ("podperf_bpf_program_verified_instructions", "a property of the build"),
+    ("podperf_stack_cut_samples_total", "for who looks for the reason of stacks that are cut"),
     ("podperf_stack_kernel_walks_total", "for who measures podperf itself"),
     ("podperf_stack_shadow_*", "of a mode that measures podperf itself"),
     ("podperf_config_last_reload_success_timestamp_seconds", "the alert says whether it failed"),
