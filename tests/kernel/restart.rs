@@ -39,6 +39,7 @@ pub(crate) fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
         "podperf_otlp_",
         "podperf_kube_",
         "podperf_server_",
+        "podperf_stack_cut_",
         "podperf_stack_symbol",
         "podperf_stack_unsymbol",
     ];
