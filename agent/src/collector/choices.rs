@@ -1,4 +1,4 @@
-//! Tells the sensors that count only some namespaces which cgroups are of their pods.
+//! Fills the tables of the sensors that count only some namespaces, with the cgroups of their pods.
 
 use std::{collections::HashMap, mem, sync::Arc, time::Instant};
 
@@ -7,9 +7,9 @@ use tracing::debug;
 use super::{Collector, names};
 use crate::kernel::clock::monotonic_ns;
 
-/// Between two readings, the tables take at most one of so many parts of the thread's time: a pod may make cgroups all
-/// the time.
-const PARTS: u32 = 20;
+/// The pause after a fill of the tables between two readings, in lengths of that fill: a pod may make cgroups all the
+/// time.
+const PAUSE: u32 = 20;
 
 impl Collector {
     /// Does [`Self::choose_cgroups`] between two readings, as often as its time allows.
@@ -46,6 +46,6 @@ impl Collector {
                 debug!(%error, table, "not all cgroups are chosen, the next reading does it");
             }
         }
-        self.choose_from = Instant::now() + start.elapsed() * PARTS;
+        self.choose_from = Instant::now() + start.elapsed() * PAUSE;
     }
 }

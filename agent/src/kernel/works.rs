@@ -39,7 +39,7 @@ pub(super) struct Works {
 }
 
 impl Works {
-    /// Returns counts with series for at most so many functions.
+    /// Returns counts with series for at most this many functions.
     pub(super) fn at_most(functions: u64) -> Self {
         Self { counts: WorkCounts::at_most(usize::try_from(functions).unwrap_or(usize::MAX)), ..Self::default() }
     }

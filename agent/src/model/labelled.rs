@@ -31,7 +31,7 @@ impl<L: Labels, S: Clone + Default + PartialEq + AddAssign> Default for Labelled
 }
 
 impl<L: Labels, S: Clone + Default + PartialEq + AddAssign> Labelled<L, S> {
-    /// Returns sums of at most so many labels, beside that of the rest.
+    /// Returns sums of at most `most` labels, beside that of the rest.
     #[must_use]
     pub fn at_most(most: usize) -> Self {
         Self { sums: Arc::default(), most }

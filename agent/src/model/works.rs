@@ -51,7 +51,7 @@ impl AddAssign for Work {
 pub struct WorkCounts(Labelled<WorkFunction, Work>);
 
 impl WorkCounts {
-    /// Returns counts with series for at most so many functions, beside that of the rest.
+    /// Returns counts with at most `most` series of functions, beside that of the rest.
     #[must_use]
     pub fn at_most(most: usize) -> Self {
         Self(Labelled::at_most(most))
