@@ -46,7 +46,7 @@ struct {
 } functions_lent SEC(".maps");
 
 /*
- * A place -> the begins of calls of functions of recordings there, also of such as do not count. They are what a
+ * A place -> the begins of calls of functions of recordings there, also of calls that do not count. They are what a
  * recording costs. It is written by atomic additions, and the agent reads it.
  */
 struct {
