@@ -81,13 +81,14 @@ impl Ends {
         ends
     }
 
-    /// Returns the share that reaches the outermost function, in percent.
+    /// Returns the share that reaches the outermost function, in percent of what has user frames: in a process that ends
+    /// or is just being made, there are kernel frames alone.
     fn reach(&self) -> f64 {
         self.percent("whole") + self.percent("guessed")
     }
 
     fn percent(&self, end: &str) -> f64 {
-        100.0 * self.0.get(end).map_or(0.0, |time| *time as f64) / (self.total() as f64).max(1.0)
+        100.0 * self.0.get(end).map_or(0.0, |time| *time as f64) / (self.with_user_frames() as f64).max(1.0)
     }
 
     fn include(&mut self, other: &Self) {
@@ -98,6 +99,10 @@ impl Ends {
 
     fn total(&self) -> u64 {
         self.0.values().sum()
+    }
+
+    fn with_user_frames(&self) -> u64 {
+        self.total() - self.0.get("kernel").copied().unwrap_or_default()
     }
 
     /// Returns the share that reaches the outermost function, and what the rest is.
