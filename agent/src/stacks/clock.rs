@@ -2,7 +2,8 @@
 //! no CPU: on a busy node a wall clock would end the time for names before anything was read.
 
 use std::{
-    fs,
+    fs::File,
+    os::unix::fs::FileExt as _,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -52,11 +53,18 @@ impl Clock {
     }
 }
 
+thread_local! {
+    /// The thread's own account. It stays open, since it is read at each turn.
+    static SCHEDSTAT: Option<File> = File::open("/proc/thread-self/schedstat").ok();
+}
+
 /// Returns for how long the calling thread has waited for a CPU so far; zero on a kernel that does not say.
 pub(super) fn waited() -> Duration {
-    Duration::from_nanos(
-        fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|text| parse(&text)).unwrap_or(0),
-    )
+    let mut text = [0; 64];
+    let read = |file: &Option<File>| file.as_ref()?.read_at(&mut text, 0).ok();
+    let length = SCHEDSTAT.with(read).unwrap_or(0);
+    let text = text.get(..length).and_then(|text| std::str::from_utf8(text).ok());
+    Duration::from_nanos(text.and_then(parse).unwrap_or(0))
 }
 
 /// Returns the second of three numbers: the time on a CPU, the time in a run queue, and the number of time slices.

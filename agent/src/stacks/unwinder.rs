@@ -31,7 +31,7 @@ use crate::{
     kernel::{
         answers::Asker,
         clock::monotonic_ns,
-        copies::{Copies, CopyOf, Recipe},
+        copies::{Copies, Copy, CopyOf, Recipe},
         return_free_memory,
     },
     limits::memory::GivenUp,
@@ -47,6 +47,10 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 /// The most copies that are unwound before the results are passed on.
 const BATCH: usize = 64;
+/// Copies of known processes wait until there are so many, and at most for this time: a turn of a process costs more than
+/// most walks. A process that is not known may end soon.
+const TOGETHER: usize = 16;
+const LONGEST_GATHERING: Duration = Duration::from_millis(150);
 /// The longest time at the end of a window for the copies that are kept.
 const LAST_TURN: Duration = Duration::from_millis(250);
 /// The longest time for one read of a file. Meanwhile, no copies are taken from the ring.
@@ -97,6 +101,9 @@ struct Unwinder {
     asking: Asking,
     /// The stacks of recipes that are only a part: they are forgotten after a while, so that the rest has another chance.
     parts: HashSet<StackId>,
+    /// Copies that wait for others, and the time of the first.
+    gathered: Vec<Tried>,
+    gathering: Instant,
     window: Instant,
     given_up: GivenUp,
 }
@@ -134,6 +141,8 @@ pub fn start(
         relatives: Relatives::default(),
         asking: Asking::default(),
         parts: HashSet::new(),
+        gathered: Vec::new(),
+        gathering: Instant::now(),
         window: Instant::now(),
         given_up,
     };
@@ -149,7 +158,7 @@ pub fn start(
                 Err(mpsc::RecvTimeoutError::Timeout) => None,
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             };
-            let turn = unwinder.turn(&results).and_then(|all| {
+            let turn = unwinder.turn(answer.is_some(), &results).and_then(|all| {
                 if answer.is_some() {
                     unwinder.last_turn(&results)?;
                 }
@@ -169,8 +178,13 @@ pub fn start(
 }
 
 impl Unwinder {
-    /// Unwinds the kept copies whose owners have time again, and those in the ring. Returns their number.
-    fn turn(&mut self, results: &mpsc::SyncSender<Vec<Unwound>>) -> Result<usize, mpsc::SendError<Vec<Unwound>>> {
+    /// Unwinds the kept copies whose owners have time again, and those in the ring, or all of them if a window ends.
+    /// Returns their number.
+    fn turn(
+        &mut self,
+        ends: bool,
+        results: &mpsc::SyncSender<Vec<Unwound>>,
+    ) -> Result<usize, mpsc::SendError<Vec<Unwound>>> {
         // The unwind tables are in the same files as symbols, and one step of the cap saves the time for both.
         self.turns.save(self.given_up.spreads_symbols());
         let kept = self.turns.take_kept();
@@ -178,11 +192,19 @@ impl Unwinder {
         self.batch(kept, None, results)?;
         for _ in 0..MOST_BATCHES {
             let copies = self.copies.take(BATCH);
-            if copies.is_empty() {
+            let is_new = |copy: &Copy| !self.owners.contains_key(&(copy.process, copy.program));
+            let is_due = ends || copies.iter().any(is_new);
+            if self.gathered.is_empty() {
+                self.gathering = Instant::now();
+            }
+            self.gathered.extend(copies.into_iter().map(Tried::from));
+            all += self.gathered.len();
+            let is_due = is_due || self.gathered.len() >= TOGETHER || self.gathering.elapsed() >= LONGEST_GATHERING;
+            if self.gathered.is_empty() || !is_due {
                 break;
             }
-            all += copies.len();
-            self.batch(copies.into_iter().map(Tried::from).collect(), None, results)?;
+            let gathered = std::mem::take(&mut self.gathered);
+            self.batch(gathered, None, results)?;
         }
         if self.window.elapsed() >= WINDOW {
             self.window = Instant::now();
