@@ -177,6 +177,7 @@ fn bindings(generated: &Path, include: &[String], drops: &[String], out: &Path) 
         .header(generated.join("abi.h").to_string_lossy())
         .clang_args(include)
         .allowlist_file(".*podperf\\.h")
+        .allowlist_file(".*copies\\.h")
         .allowlist_file(".*recorded_calls\\.h")
         .allowlist_file(format!(".*{}/[^/]*/[^/.]*\\.h", sensors::FOLDER))
         .prepend_enum_name(false)
@@ -185,7 +186,7 @@ fn bindings(generated: &Path, include: &[String], drops: &[String], out: &Path) 
         .generate_comments(false)
         .parse_callbacks(Box::new(Abi(Rc::clone(&values))))
         .generate()
-        .map_err(|err| format!("failed to read bpf/podperf.h: {err} ({TOOLS})"))?
+        .map_err(|err| format!("failed to read the ABI (bpf/podperf.h and others): {err} ({TOOLS})"))?
         .write_to_file(out.join("abi.rs"))?;
     let more = |named: &Named| if named.enumeration == DROPS { drops } else { &[] };
     let lists = NAMED.iter().map(|named| list(&values.borrow(), named, more(named)));

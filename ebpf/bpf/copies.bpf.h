@@ -8,6 +8,7 @@
 #ifndef PODPERF_COPIES_BPF_H
 #define PODPERF_COPIES_BPF_H
 
+#include "copies.h"
 #include "hash.h"
 #include "kernel.h"
 #include "podperf.h"

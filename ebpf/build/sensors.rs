@@ -44,6 +44,9 @@ const POINTS: [Point; 3] = [
     Point { name: "exit", parameters: "__u32 pid", before: "", arguments: "pid" },
 ];
 
+/// Includes the ABI, but for that of the sensors.
+const ABI: &str = "#include \"podperf.h\"\n#include \"copies.h\"\n#include \"recorded_calls.h\"\n";
+
 /// The folder of all sensors.
 pub(crate) const FOLDER: &str = "sensors";
 
@@ -66,7 +69,7 @@ pub(crate) fn write(names: &[String], to: &Path) -> Result<Vec<String>, Box<dyn 
     let (drops, are_reasons) = drops(names, &to.join("sensor_drops.h"))?;
     let include =
         |suffix: &str| -> String { names.iter().map(|name| format!("#include \"{name}/{name}{suffix}\"\n")).collect() };
-    fs::write(to.join("abi.h"), format!("#include \"podperf.h\"\n#include \"recorded_calls.h\"\n{}", include(".h")))?;
+    fs::write(to.join("abi.h"), format!("{ABI}{}", include(".h")))?;
     let mut riders = include(".bpf.h");
     for Point { name: point, parameters, before, arguments } in POINTS {
         let (mut all_off, mut calls) = (Vec::new(), String::new());

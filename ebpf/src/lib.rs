@@ -25,8 +25,8 @@ pub mod sensors {
 #[repr(C, align(32))]
 struct Aligned<const N: usize>([u8; N]);
 
-/// The ABI, generated from `bpf/podperf.h`, `bpf/recorded_calls.h` and the headers of the sensors, which document
-/// each field.
+/// The ABI, generated from `bpf/podperf.h`, `bpf/copies.h`, `bpf/recorded_calls.h` and the headers of the sensors, which
+/// document each field.
 pub mod abi {
     #![allow(missing_docs, non_camel_case_types, non_snake_case, reason = "generated; documented in podperf.h")]
     #![allow(clippy::all, reason = "generated")]

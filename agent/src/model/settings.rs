@@ -13,11 +13,11 @@ pub const LONGEST_PATTERN: usize = 253;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum SettingValue {
-    /// That of [`SettingKind::Flag`].
+    /// For [`SettingKind::Flag`].
     Flag(bool),
-    /// That of [`SettingKind::Number`].
+    /// For [`SettingKind::Number`].
     Number(u64),
-    /// That of [`SettingKind::Namespaces`].
+    /// For [`SettingKind::Namespaces`].
     List(Vec<String>),
 }
 
