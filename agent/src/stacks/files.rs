@@ -29,12 +29,15 @@ pub(super) fn hosts() -> [Pid; 2] {
     [Pid(1), Pid(std::process::id())]
 }
 
-/// The identity of a file's content.
+/// The identity of a file's content. A pod can choose the inode, the time of the last write and the size of its files,
+/// and its file system may have had the number of another one's device. But the kernel sets the time of the last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FileId {
     device: u64,
     inode: u64,
     modified: (i64, i64),
+    /// It also changes when the file gets or loses a name.
+    changed: (i64, i64),
     pub(super) size: u64,
 }
 
@@ -42,22 +45,20 @@ impl FileId {
     pub(super) fn of(file: &File) -> io::Result<Self> {
         file.metadata().map(|metadata| Self::from(&metadata))
     }
+
+    /// Returns whether the process that had the file `self` has the same one as `other`: it may have lost a name since.
+    pub(super) fn is_still(self, other: Self) -> bool {
+        Self { changed: self.changed, ..other } == self
+    }
 }
 
 /// The identity of a file of an image's layer in all containers: each has a device of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct LayerFile {
-    on_any_device: FileId,
-    /// The kernel sets this time, so no pod can make a file with the identity of another one. It also changes when a
-    /// name of the file is removed.
-    changed: (i64, i64),
-}
+pub(super) struct LayerFile(FileId);
 
 impl LayerFile {
     pub(super) fn of(file: &File) -> io::Result<Self> {
-        let metadata = file.metadata()?;
-        let on_any_device = FileId { device: 0, ..FileId::from(&metadata) };
-        Ok(Self { on_any_device, changed: (metadata.ctime(), metadata.ctime_nsec()) })
+        Ok(Self(FileId { device: 0, ..FileId::of(file)? }))
     }
 }
 
@@ -67,6 +68,7 @@ impl From<&Metadata> for FileId {
             device: metadata.dev(),
             inode: metadata.ino(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
             size: metadata.size(),
         }
     }
@@ -159,6 +161,25 @@ mod tests {
         for refused in ["link", "../etc/passwd", "/etc/passwd", "none", "."] {
             open_inside(directory.path(), refused).expect_err(refused);
         }
+    }
+
+    #[test]
+    fn a_file_that_is_written_again_has_another_identity_whatever_its_owner_sets() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        fs::write(&path, "good").unwrap();
+        let file = || File::options().write(true).open(&path).unwrap();
+        let (first, written) = (FileId::of(&file()).unwrap(), file().metadata().unwrap().modified().unwrap());
+        assert_eq!(FileId::of(&file()).unwrap(), first);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        fs::write(&path, "evil").unwrap();
+        file().set_modified(written).unwrap();
+        let forged = FileId::of(&file()).unwrap();
+        assert!(forged.is_still(first) && forged != first, "{forged:?}");
+        fs::hard_link(&path, directory.path().join("second")).unwrap();
+        assert!(FileId::of(&file()).unwrap().is_still(first));
+        fs::write(&path, "another size").unwrap();
+        assert!(!FileId::of(&file()).unwrap().is_still(first));
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl Object {
 
     /// Returns whether this is the file that was seen before, and not a new file at its place.
     pub(super) fn is(&self, file: &Watched<'_>) -> bool {
-        FileId::of(&file.file).is_ok_and(|id| id == self.id)
+        FileId::of(&file.file).is_ok_and(|id| id.is_still(self.id))
     }
 
     fn symbol_file<'a>(
