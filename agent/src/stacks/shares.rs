@@ -14,6 +14,9 @@ use super::{
 
 /// The time for reading the files of one window, for all owners together; a window is some seconds long.
 const TIME_FOR_FILES: Duration = Duration::from_secs(5);
+/// The most of it that one owner gets, also if no other needs it: files that are costly to read must not bring podperf
+/// over its limit of CPU time, where all owners lose something.
+const TIME_FOR_OWNER: Duration = Duration::from_secs(1);
 /// The longest time in which the names of one window are looked up, by a wall clock.
 pub const LONGEST_NAMING: Duration = TIME_FOR_FILES.saturating_mul(1 + MOST_STILL);
 /// The same time while podperf is over its limit of CPU time.
@@ -21,7 +24,7 @@ const LITTLE_TIME_FOR_FILES: Duration = Duration::from_millis(250);
 /// The most bytes of JIT compilers' maps that are read for one owner in a window: the largest map, once. A map may
 /// change with each window.
 const MAP_BYTES: u64 = perf_map::MAX_BYTES;
-const TURNS: usize = 2;
+const TURNS: u32 = 2;
 
 /// The time for the files of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +54,7 @@ pub(super) fn share(time: TimeForFiles, owners: Vec<String>, clock: &Clock, read
     match time {
         TimeForFiles::Enough => {
             clock.begin(TIME_FOR_FILES);
-            share_of(TIME_FOR_FILES, owners, || clock.now(), read);
+            share_of(TIME_FOR_FILES, TIME_FOR_OWNER / TURNS, owners, || clock.now(), read);
         }
         TimeForFiles::Little(window) => {
             clock.begin(LITTLE_TIME_FOR_FILES);
@@ -70,7 +73,14 @@ fn in_turn(window: usize, owners: Vec<String>, deadline: Instant, mut read: impl
     }
 }
 
-fn share_of(time: Duration, owners: Vec<String>, now: impl Fn() -> Instant, mut read: impl FnMut(usize, &mut Turn)) {
+/// Gives each owner an equal part of the time that is left, and at most `longest`, in each of its turns.
+fn share_of(
+    time: Duration,
+    longest: Duration,
+    owners: Vec<String>,
+    now: impl Fn() -> Instant,
+    mut read: impl FnMut(usize, &mut Turn),
+) {
     let start = now();
     let turn = |owner| Turn { owner, deadline: start, map_bytes: MAP_BYTES, late: false };
     let mut waiting: Vec<_> = owners.into_iter().map(turn).enumerate().collect();
@@ -80,7 +90,7 @@ fn share_of(time: Duration, owners: Vec<String>, now: impl Fn() -> Instant, mut 
         let mut others = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
         for (at, mut turn) in waiting {
             let began = now();
-            (turn.deadline, turn.late) = (began + left / others.max(1), false);
+            (turn.deadline, turn.late) = (began + longest.min(left / others.max(1)), false);
             read(at, &mut turn);
             left = left.saturating_sub(now().saturating_duration_since(began));
             others -= 1;
@@ -100,12 +110,17 @@ mod tests {
 
     /// Returns the time that each owner gets, in seconds; `wanted` is the time that each owner can use.
     fn given(time: u64, wanted: &[u64]) -> Vec<u64> {
+        given_up_to(time, time, wanted)
+    }
+
+    fn given_up_to(longest: u64, time: u64, wanted: &[u64]) -> Vec<u64> {
         let start = Instant::now();
         let clock = Cell::new(start);
         let mut left = wanted.to_vec();
         let owners = wanted.iter().map(ToString::to_string).collect();
         share_of(
             Duration::from_secs(time),
+            Duration::from_secs(longest),
             owners,
             || clock.get(),
             |at, turn| {
@@ -126,6 +141,12 @@ mod tests {
         // The parts are a quarter of 12, a third of 9, half of 8 and all of 4 seconds, then half of 3 and all of 2, in
         // whole seconds.
         assert_eq!(given(12, &[1000, 1, 1000, 1]), [3 + 1, 1, 4 + 2, 1]);
+    }
+
+    #[test]
+    fn an_owner_alone_gets_a_part_of_the_time() {
+        assert_eq!(given_up_to(2, 12, &[1000]), [4]);
+        assert_eq!(given_up_to(2, 20, &[1000, 1, 3, 1000]), [4, 1, 3, 4]);
     }
 
     #[test]
