@@ -56,11 +56,14 @@ static __always_inline void pay(__u64 *paid_ns, __u64 now, __u64 price)
 	*paid_ns = now - BUDGET_SAVED_NS + spent(*paid_ns, now) + price;
 }
 
+/* The walk is paid by the share of its cgroup. */
+#define OWN_SHARE (1U << 31)
+
 /*
- * Returns the number of waits that a walk for `cgroup` stands for, or 0 if the budget allows no walk now. The verifier
- * checks this function separately.
+ * Returns the number of waits that a walk for `cgroup` stands for, or 0 if the budget allows no walk now; and OWN_SHARE.
+ * The verifier checks this function separately.
  */
-__noinline __u32 may_walk(__u64 cgroup, __u64 now)
+__noinline __u32 pay_walk(__u64 cgroup, __u64 now)
 {
 	__u64 walk_every_ns = orders.walk_every_ns, price = walk_every_ns * PODPERF_WALK_SHARES, used, *paid;
 	struct podperf_cpu *cpu = this_cpu();
@@ -75,7 +78,7 @@ __noinline __u32 may_walk(__u64 cgroup, __u64 now)
 		price = BUDGET_SAVED_NS;
 	if (paid && spent(*paid, now) + price <= BUDGET_SAVED_NS) {
 		pay(paid, now, price);
-		return 1;
+		return OWN_SHARE | 1;
 	}
 	used = spent(cpu->walks_paid_ns, now);
 	if (used > BUDGET_SAVED_NS / 2)
@@ -86,6 +89,12 @@ __noinline __u32 may_walk(__u64 cgroup, __u64 now)
 		return 0;
 	pay(&cpu->walks_paid_ns, now, walk_every_ns);
 	return odds;
+}
+
+/* The same without OWN_SHARE. */
+static __always_inline __u32 may_walk(__u64 cgroup, __u64 now)
+{
+	return pay_walk(cgroup, now) & ~OWN_SHARE;
 }
 
 #endif

@@ -22,6 +22,7 @@ struct copied_wait {
 	__u64 kernel;   /* the kernel's part, if it was walked */
 	__u64 proved;   /* see struct podperf_copy */
 	__u32 paid;     /* number of waits that a walk or copy stands for; 0: the budget has none */
+	bool own_share; /* the share of the cgroup paid it */
 	bool trusted;
 	bool believed;   /* without a walk, the remembered stack is used */
 	bool several;    /* see struct memo */
@@ -145,15 +146,36 @@ static __noinline __u64 kernel_part_of_wait(void *ctx)
 	return stack ? kernel_part(ctx, stack, true) : 0;
 }
 
+static __always_inline void pay_for(struct copied_wait *wait, __u64 cgroup, __u64 now)
+{
+	__u32 paid = pay_walk(cgroup, now);
+
+	wait->paid = paid & ~OWN_SHARE;
+	wait->own_share = paid & OWN_SHARE;
+}
+
+/*
+ * The most bytes of the ring that copies of waits use: the rest is left to samples on the CPU, whose number is limited.
+ * A cgroup that has spent its share uses less, so that others find room for theirs.
+ */
+#define RING_FOR_SHARES (PODPERF_COPY_RING / 8 * 7)
+#define RING_BEYOND_SHARES (PODPERF_COPY_RING / 8 * 5)
+
 /* Sends a copy of the stack of `task`, which goes to sleep. Returns the id of the copy, or 0 if it could not be sent. */
 static __noinline __u64 copy_wait(struct task_struct *task, struct copied_wait *wait)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct podperf_copy *copy = bpf_map_lookup_elem(&copy_buffer, &cpu);
 	struct podperf_copy_pages *wanted;
+	__u64 most;
 
 	if (!copy || !wait)
 		return 0;
+	most = wait->own_share ? RING_FOR_SHARES : RING_BEYOND_SHARES;
+	if (bpf_ringbuf_query(&copy_ring, BPF_RB_AVAIL_DATA) > most) {
+		drop(PODPERF_DROP_COPY_RING);
+		return 0;
+	}
 	copy->at_ns = bpf_ktime_get_ns();
 	copy->key.stack = copy_id(copy->at_ns);
 	copy->key.cgroup = cgroup_id(task);
@@ -224,8 +246,9 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	wait->several = schedule_begin && memo && memo->several;
 	is_due = memo && known.trusted && !wait->several && memo->uses >= known.check_every;
 	wait->paid = wait->named;
+	wait->own_share = false;
 	if (is_due && !wait->named)
-		wait->paid = may_walk(cpu->cgroup, now);
+		pay_for(wait, cpu->cgroup, now);
 	wait->due = is_due && wait->paid;
 	if (known.trusted && !wait->due && !wait->several) {
 		t->stack = known.stack;
@@ -248,7 +271,7 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	if (wait->several) {
 		is_due = trust_frames(wait);
 		if (is_due)
-			wait->paid = may_walk(cpu->cgroup, now);
+			pay_for(wait, cpu->cgroup, now);
 		wait->due = is_due && wait->paid;
 		if (wait->expected)
 			stack = wait->expected;
@@ -262,7 +285,7 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 		wait->by_words = (stack & 1) || stack == AMBIGUOUS;
 		/* Waits that are believed stand for themselves, walked or not. */
 		if (!wait->paid)
-			wait->paid = may_walk(cpu->cgroup, now);
+			pay_for(wait, cpu->cgroup, now);
 		if (!wait->believed || !(wait->trusted || ((stack & 1) && wait->same_words)))
 			t->weight = wait->paid;
 		if (!wait->paid) {
