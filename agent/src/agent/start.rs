@@ -208,7 +208,7 @@ pub fn start(
     let symbolizer = profiles
         .then(|| {
             let confined = agent.lock_config().testing.sandbox;
-            let naming = Naming { mode, confined, fetcher: fetcher.flatten() };
+            let naming = Naming { mode, confined, tables: unwinder.is_some(), fetcher: fetcher.flatten() };
             stacks::start(windows, processes, files, symbols, given_up, naming, move |profile, unwound| {
                 reader.send_unwound(unwound);
                 sinks.take(profile);

@@ -47,6 +47,8 @@ pub struct Naming {
     pub mode: Mode,
     /// Set if this thread and the thread for files can only read, because the files are untrusted.
     pub confined: bool,
+    /// Set if stacks are unwound by tables.
+    pub tables: bool,
     /// The source of missing debug files, if there is one.
     pub fetcher: Option<Fetcher>,
 }
@@ -68,13 +70,13 @@ pub fn start(
     naming: Naming,
     mut send: impl FnMut(Profile, Vec<(Subject, Facts)>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    let Naming { mode, confined, fetcher } = naming;
+    let Naming { mode, confined, tables, fetcher } = naming;
     let reader = (mode == Mode::Profiles).then(|| Reader::start(confined)).transpose()?;
     thread::Builder::new().name("podperf-symbols".into()).spawn(move || {
         if confined && let Err(error) = confine_reader() {
             tracing::warn!(error = format!("{:#}", anyhow::Error::from(error)), "stacks are named without a sandbox");
         }
-        let mut symbols = Symbols::new(reader).with_fetcher(fetcher);
+        let mut symbols = Symbols::new(reader).with_fetcher(fetcher).with_tables(tables);
         let mut number = 0_usize;
         while let Some(work) = next(&windows, &files, &processes) {
             let forgets = given_up.has(Feature::Caches);

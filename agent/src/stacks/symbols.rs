@@ -52,6 +52,8 @@ pub(super) struct Symbols {
     prefetches: (Instant, u32),
     /// Set if files were read: this takes memory that is freed again.
     read_files: bool,
+    /// See `with_tables`.
+    has_tables: bool,
 }
 
 /// A named stack, and the counts of its frames.
@@ -72,6 +74,12 @@ impl Symbols {
         Self { user: self.user.map(|user| user.with_fetcher(fetcher)), ..self }
     }
 
+    /// Takes whole walks by frame pointers for guessed ones: with unwind tables, the kernel side walks only stacks that it
+    /// cannot copy, and most programs have no frame pointers.
+    pub(super) fn with_tables(self, has_tables: bool) -> Self {
+        Self { has_tables, ..self }
+    }
+
     /// Returns the clock of the time for files.
     pub(super) fn clock(&self) -> Clock {
         self.user.as_ref().map(User::clock).unwrap_or_default()
@@ -79,7 +87,8 @@ impl Symbols {
 
     /// Returns the same symbolizer without remembered symbols.
     pub(super) fn forget(self) -> Self {
-        Self { prefetches: self.prefetches, read_files: self.read_files, ..Self::of(self.user.map(User::forget)) }
+        let (prefetches, read_files, has_tables) = (self.prefetches, self.read_files, self.has_tables);
+        Self { prefetches, read_files, has_tables, ..Self::of(self.user.map(User::forget)) }
     }
 
     fn of(user: Option<User>) -> Self {
@@ -92,6 +101,7 @@ impl Symbols {
             twins: Remembered::new(TWINS_BYTES),
             prefetches: (Instant::now(), 0),
             read_files: false,
+            has_tables: false,
         }
     }
 
@@ -189,7 +199,10 @@ impl Symbols {
             (Some(Unwind::Shed), _) => Unwind::Shed,
             (_, false) => Unwind::Truncated,
             (Some(end), true) => end,
-            (None, true) => unwind(&walked, abi::PODPERF_MAX_FRAMES as usize),
+            (None, true) => match unwind(&walked, abi::PODPERF_MAX_FRAMES as usize) {
+                Unwind::Whole if self.has_tables && !walked.is_empty() => Unwind::Guessed,
+                end => end,
+            },
         };
         frames.extend(found.iter().map(|named| Arc::clone(&named.frame)));
         let of_frames: usize = found.iter().map(|named| named.cost).sum();
@@ -197,6 +210,7 @@ impl Symbols {
         let stack = NamedStack { stack: Arc::new(Stack { frames, unwind }), frames: counts };
         if let Some(number) = number
             && found.iter().all(|named| named.lasts)
+            && (raw.end.is_some() || !self.has_tables)
         {
             self.stacks.insert((number, raw.id), stack.clone(), cost);
             self.twins.insert(raw.id, number, TWIN_BYTES);

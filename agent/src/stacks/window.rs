@@ -118,7 +118,10 @@ impl Window {
     /// Adds one record.
     pub fn record(&mut self, record: StackRecord) {
         match record {
-            StackRecord::Stack(stack) => {
+            StackRecord::Stack(mut stack) => {
+                // The same frames may have been unwound: then their end is known.
+                let known_end = self.stacks.get(&stack.id).and_then(|(known, _)| known.stack.end);
+                stack.end = stack.end.or(known_end);
                 let reason = self.reasons.of(&stack.kernel);
                 self.functions.note(&stack.kernel);
                 let known = KnownStack { reason, stack: Arc::new(stack) };

@@ -32,6 +32,9 @@ impl Window {
         let complete = match self.stacks.get_mut(&id) {
             Some((known, used)) if is_complete(known) => {
                 *used = number;
+                if known.stack.end.is_none() {
+                    known.stack = Arc::new(RawStack { end: Some(end), ..RawStack::clone(&known.stack) });
+                }
                 true
             }
             _ => {
