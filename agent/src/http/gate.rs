@@ -213,10 +213,12 @@ impl Gate {
     }
 
     /// Returns why a request is refused that a browser sends for a page of another site; `None` for other requests.
-    /// Following a link is no such request.
+    /// Following a link is no such request, and showing this page in a frame is one.
     fn foreign(&self, headers: &HeaderMap) -> Option<String> {
         let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-        if header("sec-fetch-site") == Some("cross-site") && header("sec-fetch-mode") != Some("navigate") {
+        let follows_link = header("sec-fetch-mode") == Some("navigate")
+            && header("sec-fetch-dest").is_none_or(|shown_as| shown_as == "document");
+        if header("sec-fetch-site") == Some("cross-site") && !follows_link {
             Some("a page of another site asks for this (open it by its own address)".to_owned())
         } else if let (Some(here), Some(host)) = (&self.only_here, header("host"))
             && !here.has(host)
@@ -294,7 +296,9 @@ mod tests {
         };
         assert!(admits(&[]) && admits(&[("host", "evil.example")]), "whoever reaches it may name it");
         assert!(admits(&[("sec-fetch-site", "same-origin")]));
-        assert!(admits(&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")]));
+        let link = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")];
+        assert!(admits(&link) && admits(&[link[0], link[1], ("sec-fetch-dest", "document")]));
+        assert!(!admits(&[link[0], link[1], ("sec-fetch-dest", "iframe")]));
         assert!(!admits(&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")]));
         gate.only_here = Some(Here { node_name: "worker-3".into() });
         let host =

@@ -1,5 +1,5 @@
-//! The HTTP server. A request passes the listener's limits (`connections`), TLS (`tls`) and the gate (`gate`: body,
-//! token, rate, CPU time), is answered by `routes`, and gets the form that the client accepts (`accepts`).
+//! The HTTP server. A request passes the listener and its limits (`listening`, `connections`), TLS (`tls`) and the gate
+//! (`gate`: body, token, rate, CPU time), is answered by `routes`, and gets the form that the client accepts (`accepts`).
 //!
 //! Probes from the agent's own container come by a socket of their own (`own`).
 //!
@@ -11,6 +11,7 @@ mod budget;
 mod connections;
 mod expiry;
 mod gate;
+mod listening;
 pub mod own;
 pub mod pages;
 mod patient;
@@ -36,7 +37,7 @@ use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpSocket, TcpStream, UnixListener},
+    net::{TcpListener, TcpStream, UnixListener},
     sync::watch,
     task::JoinSet,
     time::{MissedTickBehavior, timeout},
@@ -58,6 +59,7 @@ use accepts::Accepts;
 use budget::Budget;
 use connections::{AGAIN, Connections, Slot};
 use gate::{Admitted, Gate, Here};
+use listening::listen_on;
 use patient::Patient;
 use peers::Peer;
 use queue::Queue;
@@ -72,9 +74,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The number of heartbeats without a connection after which the cost of answering is read only at each tenth
 /// heartbeat.
 const LOOKS_WHEN_QUIET: u32 = 10;
-/// The number of connections that the kernel completes before the server accepts them. The kernel drops others, so that
-/// their clients try again only after a second.
-const BACKLOG: u32 = 4096;
 /// The pause after so many connections were closed at once, while the server is over its limit of CPU time.
 const AFTER_RESETS: Duration = Duration::from_millis(1);
 const RESETS: u32 = 8;
@@ -127,33 +126,6 @@ const fn way_out(kind: io::ErrorKind) -> &'static str {
         }
         _ => "set `listen` or `--listen ADDR:PORT`",
     }
-}
-
-/// Listens on an address. `[::]` stands for all addresses of both families, and on a node without IPv6 for all IPv4
-/// addresses.
-fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
-    match listen_at(address) {
-        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && lacks_ipv6(&error) => {
-            listen_at(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
-        }
-        result => result,
-    }
-}
-
-fn lacks_ipv6(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
-}
-
-fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    if address.ip() == Ipv6Addr::UNSPECIFIED {
-        // Else `net.ipv6.bindv6only` decides.
-        socket2::SockRef::from(&socket).set_only_v6(false)?;
-    }
-    // A server that ended a moment ago may still have connections.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
 
 /// Closes a connection without the kernel's remembering it: floods would fill its tables.
@@ -399,17 +371,6 @@ fn is_of_the_connection(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// On a machine without IPv6 this is the IPv4 listener.
-    #[tokio::test]
-    async fn all_addresses_are_those_of_both_families() {
-        let listener = listen_on(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (client, accepted) = tokio::join!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)), listener.accept());
-        let (_, from) = accepted.unwrap();
-        assert_eq!(from.ip().to_canonical(), Ipv4Addr::LOCALHOST);
-        assert_eq!(from.port(), client.unwrap().local_addr().unwrap().port());
-    }
-
     #[test]
     fn a_reader_at_the_servers_own_address_is_here() {
         let is_here = |from: &str, at: &str| Source::new(from.parse().unwrap(), at.parse().unwrap()).is_here;
@@ -438,12 +399,5 @@ mod tests {
         // The address is of a network for documents.
         let elsewhere = says("192.0.2.1:9799".parse().unwrap());
         assert!(elsewhere.contains("(no interface of this machine has this address"), "{elsewhere}");
-    }
-
-    #[test]
-    fn only_a_missing_family_is_replaced() {
-        let lacks = |errno| lacks_ipv6(&io::Error::from_raw_os_error(errno));
-        assert!(lacks(libc::EAFNOSUPPORT) && lacks(libc::EADDRNOTAVAIL));
-        assert!(!lacks(libc::EADDRINUSE) && !lacks(libc::EACCES));
     }
 }

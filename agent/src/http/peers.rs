@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     hash::Hash,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -28,7 +28,8 @@ const CONNECTIONS: f64 = 50.0;
 /// Scrapes a second that each peer may send while the server is over its limit of CPU time.
 const SCRAPES: f64 = 0.2;
 
-/// The source of requests: an IPv4 address, or the /64 of an IPv6 address, which a network gives to one host.
+/// The source of requests: an IPv4 address, or the /64 of an IPv6 address, which a network gives to one host. Each user
+/// of a machine has all of 127.0.0.0/8: besides 127.0.0.1, these addresses are eight peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer(IpAddr);
 
@@ -67,6 +68,10 @@ impl Peer {
             IpAddr::V6(address) => {
                 let [a, b, c, d, ..] = address.segments();
                 Self(IpAddr::from([a, b, c, d, 0, 0, 0, 0]))
+            }
+            IpAddr::V4(address) if address.is_loopback() && address != Ipv4Addr::LOCALHOST => {
+                let [.., last] = address.octets();
+                Self(IpAddr::from([127, 0, 0, 8 + last % 8]))
             }
             address => Self(address),
         }
@@ -144,6 +149,8 @@ impl<K: Clone + Eq + Hash> Table<K> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -153,6 +160,8 @@ mod tests {
         assert_ne!(peer("10.0.0.2"), peer("10.0.0.1"));
         assert_eq!(peer("2001:db8:1:2::1"), peer("2001:db8:1:2:ffff::9"));
         assert_ne!(peer("2001:db8:1:3::1"), peer("2001:db8:1:2::1"));
+        let local: HashSet<_> = (2..=255).map(|last| Peer::of(IpAddr::from([127, 1, 2, last]))).collect();
+        assert!(local.len() == 8 && !local.contains(&peer("127.0.0.1")), "{local:?}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::{
 
 use axum::{
     Extension, Router,
+    body::Body,
     extract::State as Shared,
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
@@ -19,6 +20,7 @@ use super::pages::{calls, latency, overview, profile, status, waits};
 use super::{
     Source,
     accepts::wants_page,
+    peers::Peer,
     rendered::{Encoding, Form, Rendered},
     unread::Unread,
 };
@@ -107,8 +109,9 @@ async fn metrics(
     (rendered, unread): (Rendered, Unread),
     headers: HeaderMap,
 ) -> Response {
-    if !unread.has_room(from) {
-        let says = "podperf: this address has not read its last answers (read them faster, or ask for gzip)\n";
+    let peer = Peer::of(from);
+    if !unread.has_room(peer) {
+        let says = "podperf: clients have not read their last answers (read them faster, or ask for gzip)\n";
         return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "10")], says).into_response();
     }
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -127,7 +130,7 @@ async fn metrics(
     });
     match body {
         Ok(body) => {
-            let body = unread.hold(from, body);
+            let body = Body::new(unread.answer(peer, body));
             let mut response = ([(header::CONTENT_TYPE, format.content_type())], body).into_response();
             if encoding == Encoding::Gzip {
                 response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
