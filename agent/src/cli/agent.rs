@@ -14,7 +14,7 @@ use tokio::{
     time::MissedTickBehavior,
 };
 use tracing::{info, warn};
-use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, reload, util::SubscriberInitExt};
+use tracing_subscriber::{EnvFilter, Layer, filter::ParseError, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
 use super::{
     follow::Follower,
@@ -173,7 +173,7 @@ fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
 async fn reload(arguments: &Arguments, agent: &Agent, log_level: &LogLevel) {
     let new = settings(arguments);
     if let Ok(settings) = &new
-        && let Ok(filter) = EnvFilter::try_new(&settings.config.log_level)
+        && let Ok(filter) = log_filter(&settings.config.log_level)
     {
         // A reload of the filter fails only when the subscriber is gone.
         log_level.reload(filter).ok();
@@ -181,8 +181,14 @@ async fn reload(arguments: &Arguments, agent: &Agent, log_level: &LogLevel) {
     agent.reload(new).await;
 }
 
+/// Returns the filter of a level. Any client causes warnings of the TLS library, as many as it likes and before it shows
+/// a token, so only its errors are logged unless the level names it.
+fn log_filter(level: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(format!("rustls=error,{level}"))
+}
+
 fn start_log(level: &str) -> anyhow::Result<LogLevel> {
-    let (filter, handle) = reload::Layer::new(EnvFilter::try_new(level)?);
+    let (filter, handle) = reload::Layer::new(log_filter(level)?);
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
