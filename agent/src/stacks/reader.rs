@@ -65,13 +65,16 @@ pub(super) struct Whose<'a> {
 }
 
 /// The reason why a file was not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Unread {
     /// No time was left.
     Late,
     /// A read hangs, or hung in the last minute.
     Hangs,
 }
+
+/// A read has made no progress for too long.
+struct Hangs;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -183,23 +186,33 @@ impl Reader {
         if thread.work.send(Box::new(work)).is_err() {
             return Err(Unread::Late);
         }
+        let Ok(result) = self.wait(&answered, &pulse, thread.id) else {
+            self.give_up(pulse, whose);
+            return Err(Unread::Hangs);
+        };
+        let Some(result) = result else { return Err(Unread::Late) };
+        self.stand_still();
+        self.thread = Some(thread);
+        if pulse.late.load(Ordering::Relaxed) { Err(Unread::Late) } else { Ok(result) }
+    }
+
+    /// Waits for the answer of a thread; `None` if the thread has ended without one.
+    fn wait<T>(&self, answered: &mpsc::Receiver<T>, pulse: &Pulse, thread: i32) -> Result<Option<T>, Hangs> {
         let mut reads = 0;
         loop {
             match answered.recv_timeout(self.patience) {
-                Ok(result) => {
-                    self.stand_still();
-                    self.thread = Some(thread);
-                    return if pulse.late.load(Ordering::Relaxed) { Err(Unread::Late) } else { Ok(result) };
-                }
-                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(Unread::Late),
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     let now = pulse.reads.load(Ordering::Relaxed);
                     // A thread without CPU time does not hang.
-                    if std::mem::replace(&mut reads, now) == now && !runs(thread.id) {
-                        self.give_up(pulse, whose);
-                        return Err(Unread::Hangs);
+                    if std::mem::replace(&mut reads, now) == now && !runs(thread) {
+                        // If it sleeps because it has just ended its work, the answer is here.
+                        return match answered.try_recv() {
+                            Err(mpsc::TryRecvError::Empty) => Err(Hangs),
+                            answer => Ok(answer.ok()),
+                        };
                     }
                 }
+                answer => return Ok(answer.ok()),
             }
         }
     }
