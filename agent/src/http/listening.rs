@@ -3,14 +3,19 @@
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
 };
 
 use tokio::net::{TcpListener, TcpSocket};
 
+use super::patient::PATIENCE;
+
 /// The number of connections that the kernel completes before the server accepts them. The kernel drops others, so that
 /// their clients try again only after a second.
 const BACKLOG: u32 = 4096;
+/// The bytes of answers that the kernel takes from one connection before they are read. It doubles the value. Without
+/// it, it takes up to 4 MiB, which no limit of ours sees, and keeps them after the connection is closed.
+const SEND_BUFFER: usize = 128 << 10;
+
 /// Listens on an address. `[::]` stands for all addresses of both families, and on a node without IPv6 for all IPv4
 /// addresses.
 pub(super) fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
@@ -26,12 +31,6 @@ fn lacks_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
-/// The bytes of answers that the kernel takes from one connection before they are read. It doubles the value. Without
-/// it, it takes up to 4 MiB, which no limit of ours sees, and keeps them after the connection is closed.
-const SEND_BUFFER: usize = 128 << 10;
-/// The kernel drops a connection, also a closed one, whose client takes nothing for this time.
-const UNREAD_FOR: Duration = Duration::from_secs(10);
-
 /// Accepted connections inherit the options.
 fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -42,7 +41,8 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     // A server that ended a moment ago may still have connections.
     socket.set_reuseaddr(true)?;
     socket2::SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER)?;
-    socket2::SockRef::from(&socket).set_tcp_user_timeout(Some(UNREAD_FOR))?;
+    // Also a closed connection ends when its client takes nothing for this time.
+    socket2::SockRef::from(&socket).set_tcp_user_timeout(Some(PATIENCE))?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
@@ -71,7 +71,7 @@ mod tests {
         let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let accepted = accepted.unwrap().0;
         let socket = socket2::SockRef::from(&accepted);
-        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(UNREAD_FOR));
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(PATIENCE));
         assert_eq!(socket.send_buffer_size().unwrap(), 2 * SEND_BUFFER);
         drop(client);
     }

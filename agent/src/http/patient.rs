@@ -13,7 +13,7 @@ use tokio::{
 };
 
 /// Writes fail when the client has read nothing for this time.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A stream whose writes fail when they make no progress. Reads have no time limit.
 #[derive(Debug)]
