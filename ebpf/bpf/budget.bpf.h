@@ -70,7 +70,7 @@ __noinline __u32 pay_walk(__u64 cgroup, __u64 now)
 	__u32 share, odds = 1;
 
 	if (!walk_every_ns || !cpu)
-		return 1;
+		return OWN_SHARE | 1;
 	share = outer_share(cgroup, PODPERF_WALK_SHARES);
 	paid = bpf_map_lookup_elem(&walk_shares, &share);
 	/* With a small budget, a share allows one walk each time that it has been silent for long enough. */

@@ -154,28 +154,15 @@ static __always_inline void pay_for(struct copied_wait *wait, __u64 cgroup, __u6
 	wait->own_share = paid & OWN_SHARE;
 }
 
-/*
- * The most bytes of the ring that copies of waits use: the rest is left to samples on the CPU, whose number is limited.
- * A cgroup that has spent its share uses less, so that others find room for theirs.
- */
-#define RING_FOR_SHARES (PODPERF_COPY_RING / 8 * 7)
-#define RING_BEYOND_SHARES (PODPERF_COPY_RING / 8 * 5)
-
 /* Sends a copy of the stack of `task`, which goes to sleep. Returns the id of the copy, or 0 if it could not be sent. */
 static __noinline __u64 copy_wait(struct task_struct *task, struct copied_wait *wait)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct podperf_copy *copy = bpf_map_lookup_elem(&copy_buffer, &cpu);
 	struct podperf_copy_pages *wanted;
-	__u64 most;
 
 	if (!copy || !wait)
 		return 0;
-	most = wait->own_share ? RING_FOR_SHARES : RING_BEYOND_SHARES;
-	if (bpf_ringbuf_query(&copy_ring, BPF_RB_AVAIL_DATA) > most) {
-		drop(PODPERF_DROP_COPY_RING);
-		return 0;
-	}
 	copy->at_ns = bpf_ktime_get_ns();
 	copy->key.stack = copy_id(copy->at_ns);
 	copy->key.cgroup = cgroup_id(task);
@@ -186,7 +173,9 @@ static __noinline __u64 copy_wait(struct task_struct *task, struct copied_wait *
 	copy->kernel = wait->kernel;
 	copy->proved = wait->proved;
 	wanted = bpf_map_lookup_elem(&copy_pages, &copy->path);
-	return send_copy(task, copy, wanted) ? copy->key.stack : 0;
+	if (!send_copy(task, copy, wanted, wait->own_share ? RING_FOR_SHARES : RING_BEYOND_SHARES))
+		return 0;
+	return copy->key.stack;
 }
 
 /*
@@ -242,6 +231,7 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	t->walked = false;
 	t->weight = 1;
 	t->shadow = SHADOW_NONE;
+	t->kernel_part = 0;
 	wait->named = memo && memo->named;
 	wait->several = schedule_begin && memo && memo->several;
 	is_due = memo && known.trusted && !wait->several && memo->uses >= known.check_every;
@@ -315,8 +305,10 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	unlearn(wait, wait->expected && (stack || wait->by_words));
 	cpu->walks++;
 	t->stack = copy_wait(task, wait);
-	if (t->stack)
+	if (t->stack) {
+		t->kernel_part = wait->kernel < UNKNOWN_PART ? wait->kernel : 0;
 		return 0;
+	}
 	/* A walk by frame pointers finds less, but it finds the reason of the wait. */
 	t->stack = walk_stack(ctx, true);
 	if (wait->named && t->stack)

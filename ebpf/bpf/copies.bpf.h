@@ -180,18 +180,26 @@ static __always_inline bool has_copy(struct task_struct *task)
 }
 
 /*
+ * The bytes of the ring that may be in use when a copy is made. Copies of waits leave the rest to samples on the CPU,
+ * whose number is limited. A cgroup that has spent its share leaves more, so that others find room for theirs.
+ */
+#define RING_FOR_ALL (PODPERF_COPY_RING - 2 * sizeof(struct podperf_copy))
+#define RING_FOR_SHARES (PODPERF_COPY_RING / 8 * 7)
+#define RING_BEYOND_SHARES (PODPERF_COPY_RING / 8 * 5)
+
+/*
  * Copies the user stack of `task`, which is current, and sends the copy. `copy` has the key of what the stack is for.
  * Returns false if it could not be sent. If no page could be read, the registers alone are sent. Nothing is copied while
- * the ring has no room for a whole copy.
+ * more than `most` bytes of the ring are used.
  */
 static __always_inline bool send_copy(struct task_struct *task, struct podperf_copy *copy,
-				      struct podperf_copy_pages *wanted)
+				      struct podperf_copy_pages *wanted, __u64 most)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u64 sp = regs->sp, end;
 	__u32 used;
 
-	if (bpf_ringbuf_query(&copy_ring, BPF_RB_AVAIL_DATA) > PODPERF_COPY_RING - 2 * sizeof(*copy))
+	if (bpf_ringbuf_query(&copy_ring, BPF_RB_AVAIL_DATA) > most)
 		goto full;
 	copy->code[0] = task->mm->start_code;
 	copy->code[1] = task->mm->end_code;
@@ -222,13 +230,14 @@ static __always_inline __u64 copy_id(__u64 now)
 }
 
 /*
- * Walks the kernel's part of the current task's stack, and sends it if it is new. Returns its id; 0: it has none.
+ * Walks the kernel's part of the current task's stack, and sends it if it is new, as a stack without its user frames.
+ * Returns its id; 0: it has none.
  */
 static __always_inline __u64 kernel_part(void *ctx, struct podperf_stack *stack, bool by_scheduler)
 {
 	__s64 bytes = walk_kernel(ctx, stack, 0, by_scheduler);
 
-	return bytes > 0 ? take_stack(stack, 0, bytes, bpf_get_current_pid_tgid() >> 32, false) : 0;
+	return bytes > 0 ? take_stack(stack, 0, bytes, bpf_get_current_pid_tgid() >> 32, PODPERF_CUT_COPY) : 0;
 }
 
 /* Returns the stack of a copy if the agent has found it, else the id itself. Other ids stay as they are. */

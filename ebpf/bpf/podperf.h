@@ -14,7 +14,7 @@
  * or changes its meaning. The agent finds a moved field by its name (layout.txt), so a field with another meaning needs
  * another name.
  */
-#define PODPERF_LAYOUT 7
+#define PODPERF_LAYOUT 8
 /* The largest number of fields that are migrated from a task record of another layout. */
 #define PODPERF_CARRIED 20
 /*
@@ -309,6 +309,13 @@ enum podperf_stack_record {
 	PODPERF_RECORD_WAKER,
 };
 
+/* The reason why a stack has none of its user frames. */
+enum podperf_cut {
+	PODPERF_CUT_NOT = 0,
+	PODPERF_CUT_SHED = 1, /* see PODPERF_SHED_USER_FRAMES */
+	PODPERF_CUT_COPY = 2, /* they are in a copy, which the agent unwinds */
+};
+
 /*
  * A stack that was not sent before: user frames, then kernel frames, each with the leaf first. Only used frames are
  * sent.
@@ -319,7 +326,7 @@ struct podperf_stack {
 	__u16 kernel_frames;
 	__u64 id;
 	__u32 tgid; /* the process in which it was walked; other processes may share it */
-	__u32 cut;  /* 1: the user frames were left out, see PODPERF_SHED_USER_FRAMES */
+	__u32 cut;  /* enum podperf_cut */
 	__u64 frames[2 * PODPERF_MAX_FRAMES];
 };
 

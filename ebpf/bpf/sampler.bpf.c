@@ -32,7 +32,7 @@ static __always_inline bool copy_sample(void *ctx, struct task_struct *task, str
 	copy->ns = sum->ns;
 	copy->at_ns = sum->last_ns;
 	copy->kernel = kernel_part(ctx, stack, false);
-	return send_copy(task, copy, NULL);
+	return send_copy(task, copy, NULL, RING_FOR_ALL);
 }
 
 SEC("perf_event")

@@ -6,6 +6,7 @@
 #include "budget.bpf.h"
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
+#include "copies.bpf.h"
 #include "drops.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
@@ -101,6 +102,24 @@ static __always_inline long add_to(void *samples, struct podperf_sample_key *key
 	__sync_fetch_and_add(&sum->count, fresh->count);
 	sum->last_ns = fresh->last_ns;
 	return 0;
+}
+
+/*
+ * Returns the id by which a table names a stack. A copy that the agent has not unwound yet is the key of one wait. Such
+ * keys take half of the room that a cgroup has: beyond it, `part`, the kernel's, stands for the copy.
+ */
+static __always_inline __u64 name_in_table(__u64 stack, __u64 part, __u64 cgroup, __u32 odd)
+{
+	__u32 table = odd ? PODPERF_WAITS_ODD : PODPERF_WAITS_EVEN, share;
+	struct podperf_samples_used *used;
+
+	if (!copies_enabled || (stack & 1) || !part)
+		return stack;
+	used = bpf_map_lookup_elem(&samples_used, &table);
+	if (!used)
+		return stack;
+	share = outer_share(cgroup, PODPERF_SAMPLE_SHARES) % PODPERF_SAMPLE_SHARES;
+	return used->keys + 3ULL * used->by_cgroup[share] < max_samples ? stack : part;
 }
 
 /* Adds time off the CPU to one of the two tables. */

@@ -26,6 +26,7 @@
 static __always_inline void has_no_stack(struct task *t, __u64 reason)
 {
 	t->stack = reason;
+	t->kernel_part = 0;
 	t->weight = 1;
 	t->walked = false;
 	t->shadow = SHADOW_NONE;

@@ -41,7 +41,8 @@ struct facts {
  * (`collect`).
  */
 struct task_sum {
-	__u64 stack; /* from here to filters: see podperf_sample_key */
+	__u64 kernel_part; /* of `stack`, if that is a copy */
+	__u64 stack;       /* from here to filters: see podperf_sample_key */
 	__u64 cgroup;
 	__u64 waker;
 	__u16 activity;
@@ -73,6 +74,7 @@ struct task {
 	struct facts settled; /* its facts when they were last charged */
 	__u64 moved_since_ns; /* when it came on the CPU before it was moved: `moved_to` holds until it leaves */
 	__u64 stack;          /* of the last wait, see podperf_sample_key */
+	__u64 kernel_part;    /* of `stack`, if that is a copy; 0: it is not known */
 	__u64 waker;          /* of the last wait, see podperf_sample_key */
 	__u64 began_ns;       /* when the wait of `charged_ns` began */
 	__u64 seen_stack;     /* of the wait that began at `seen_of`, see podperf_sample_key */

@@ -86,7 +86,7 @@ __noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd, bool may_stay)
 
 	if (!t || !t->sum.count)
 		return 0;
-	key.stack = stack_of_copy(t->sum.stack);
+	key.stack = name_in_table(stack_of_copy(t->sum.stack), t->sum.kernel_part, t->sum.cgroup, odd);
 	key.cgroup = t->sum.cgroup;
 	key.waker = t->sum.waker;
 	key.tgid = tgid;
@@ -128,6 +128,7 @@ static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64
 	    .count = 1,
 	    .last_ns = at,
 	};
+	__u32 odd;
 	long error;
 
 	if (ns >= CERTAIN_NS) {
@@ -146,7 +147,9 @@ static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64
 		fresh.queued_ns *= t->weight;
 		fresh.count = t->weight;
 	}
-	error = add_wait_sum(&key, &fresh, orders.epoch & 1);
+	odd = orders.epoch & 1;
+	key.stack = name_in_table(key.stack, t->kernel_part, cgroup, odd);
+	error = add_wait_sum(&key, &fresh, odd);
 	if (error)
 		add_unprofiled(&key, &fresh, error);
 	return 0;
@@ -174,6 +177,7 @@ __noinline int profile_wait(struct task *t, __u64 ids, __u64 cgroup, __u64 at, _
 	if (t->sum_stays || sum->stack != t->stack || sum->cgroup != cgroup || sum->waker != t->waker ||
 	    sum->activity != t->activity || sum->lock != t->lock || sum->filters != t->filters) {
 		flush_sum(t, ids >> 32, orders.epoch & 1, false);
+		sum->kernel_part = t->kernel_part;
 		sum->stack = t->stack;
 		sum->cgroup = cgroup;
 		sum->waker = t->waker;
@@ -326,7 +330,7 @@ static __always_inline void charge_so_far(struct task_struct *task, struct task 
 	__u64 began = its->charged_ns == left_ns ? its->began_ns : left_ns;
 	long error = 0;
 
-	key.stack = stack_of_copy(its->stack);
+	key.stack = name_in_table(stack_of_copy(its->stack), its->kernel_part, row->id, odd);
 	key.seen = its->seen_of == began ? its->seen_stack : 0;
 	if (activity >= PODPERF_WAITS)
 		return;

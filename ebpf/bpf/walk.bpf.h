@@ -90,7 +90,7 @@ static __always_inline void send_once(__u64 id, void *record, __u64 bytes)
  * (`cut`) is another one than the stack of a task that has none. While no user frames are taken, a sample of code in
  * user space has no frames. The verifier checks this function separately.
  */
-__noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kernel, __u32 tgid, bool cut)
+__noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kernel, __u32 tgid, __u32 cut)
 {
 	__u64 frames, in_user, frame, outside, hash;
 
@@ -197,7 +197,7 @@ static __always_inline bool user_frames_are_shed(void)
  */
 static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack, bool by_scheduler)
 {
-	bool cut = by_scheduler && user_frames_are_shed();
+	__u32 cut = by_scheduler && user_frames_are_shed() ? PODPERF_CUT_SHED : PODPERF_CUT_NOT;
 	__s64 bytes = 0;
 	__u64 user, kernel;
 
@@ -224,7 +224,7 @@ static __always_inline __u64 look_at(struct task_struct *task, struct podperf_st
 {
 	__s64 bytes = bpf_get_task_stack(task, stack->frames, FRAMES_BYTES, 0);
 
-	return bytes > 0 ? take_stack(stack, 0, bytes, task->tgid, false) : 0;
+	return bytes > 0 ? take_stack(stack, 0, bytes, task->tgid, PODPERF_CUT_NOT) : 0;
 }
 
 /*
@@ -245,7 +245,7 @@ static __always_inline __u64 look_preemptibly(struct task_struct *task, struct p
 	bytes = bpf_get_task_stack(task, stack->frames, FRAMES_BYTES, 0);
 	if (bytes <= 0 || cpu->programs[PODPERF_PROGRAM_SCHED_SWITCH].runs != switches)
 		return 0;
-	return take_stack(stack, 0, bytes, task->tgid, false);
+	return take_stack(stack, 0, bytes, task->tgid, PODPERF_CUT_NOT);
 }
 
 static __noinline __u64 walk_stack(void *ctx, bool by_scheduler)

@@ -143,8 +143,11 @@ impl StackRecord {
                 let kernel = usize::from(u16::from_ne_bytes(header.get(6..8)?.try_into().ok()?));
                 let id = StackId(u64_at(header, offset_of!(abi::podperf_stack, id))?);
                 let process = Pid(u32_at(header, offset_of!(abi::podperf_stack, tgid))?);
-                let shed = u32_at(header, offset_of!(abi::podperf_stack, cut))? != 0;
-                let end = shed.then_some(Unwind::Shed);
+                let end = match u32_at(header, offset_of!(abi::podperf_stack, cut))? {
+                    abi::PODPERF_CUT_NOT => None,
+                    abi::PODPERF_CUT_SHED => Some(Unwind::Shed),
+                    _ => Some(Unwind::Cut),
+                };
                 let (user, kernel) = frames.get(..(user + kernel) * 8)?.split_at(user * 8);
                 Some(Self::Stack(RawStack { id, process, user: addresses(user), kernel: addresses(kernel), end }))
             }
