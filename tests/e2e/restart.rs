@@ -301,6 +301,7 @@ fn no_reset(programs: &[PathBuf], how: &str) -> Result<()> {
             "podperf_log_",
             "podperf_otlp_",
             "podperf_server_",
+            "podperf_stack_cut_",
             "podperf_stack_symbol",
             "podperf_stack_unsymbol",
         ];
