@@ -231,7 +231,6 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	t->walked = false;
 	t->weight = 1;
 	t->shadow = SHADOW_NONE;
-	t->kernel_part = 0;
 	wait->named = memo && memo->named;
 	wait->several = schedule_begin && memo && memo->several;
 	is_due = memo && known.trusted && !wait->several && memo->uses >= known.check_every;

@@ -214,7 +214,6 @@ static __noinline int stack_of_wait(void *ctx, struct task_struct *task, struct 
 
 	if (!t || !cpu)
 		return 0;
-	t->kernel_part = 0;
 	known = find(t, site_of(task, t->activity), shed);
 	cpu->waits++;
 	weight = decide(&known, cpu->cgroup, now, shed);

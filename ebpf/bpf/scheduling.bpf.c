@@ -26,7 +26,6 @@
 static __always_inline void has_no_stack(struct task *t, __u64 reason)
 {
 	t->stack = reason;
-	t->kernel_part = 0;
 	t->weight = 1;
 	t->walked = false;
 	t->shadow = SHADOW_NONE;
@@ -67,6 +66,7 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 		return row;
 	t->in_profile = false;
 	t->waker = 0;
+	t->kernel_part = 0;
 	if (t->activity >= PODPERF_RUN_QUEUE) {
 		/* The stack does not show why the task lost the CPU, so none is taken. */
 		has_no_stack(t, 0);

@@ -73,9 +73,6 @@ pub(super) enum Unread {
     Hangs,
 }
 
-/// A read has made no progress for too long.
-struct Hangs;
-
 type Work = Box<dyn FnOnce() + Send>;
 
 /// The handle of the thread for files, see the module.
@@ -186,33 +183,40 @@ impl Reader {
         if thread.work.send(Box::new(work)).is_err() {
             return Err(Unread::Late);
         }
-        let Ok(result) = self.wait(&answered, &pulse, thread.id) else {
-            self.give_up(pulse, whose);
-            return Err(Unread::Hangs);
+        let result = match self.wait(&answered, &pulse, thread.id) {
+            Ok(result) => result,
+            Err(Unread::Late) => return Err(Unread::Late),
+            Err(Unread::Hangs) => {
+                self.give_up(pulse, whose);
+                return Err(Unread::Hangs);
+            }
         };
-        let Some(result) = result else { return Err(Unread::Late) };
         self.stand_still();
         self.thread = Some(thread);
         if pulse.late.load(Ordering::Relaxed) { Err(Unread::Late) } else { Ok(result) }
     }
 
-    /// Waits for the answer of a thread; `None` if the thread has ended without one.
-    fn wait<T>(&self, answered: &mpsc::Receiver<T>, pulse: &Pulse, thread: i32) -> Result<Option<T>, Hangs> {
+    /// Waits for the answer of a thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Unread::Hangs`] if its read makes no progress, and [`Unread::Late`] if it has ended without an answer.
+    fn wait<T>(&self, answered: &mpsc::Receiver<T>, pulse: &Pulse, thread: i32) -> Result<T, Unread> {
         let mut reads = 0;
         loop {
             match answered.recv_timeout(self.patience) {
-                Err(mpsc::RecvTimeoutError::Timeout) => {
-                    let now = pulse.reads.load(Ordering::Relaxed);
-                    // A thread without CPU time does not hang.
-                    if std::mem::replace(&mut reads, now) == now && !runs(thread) {
-                        // If it sleeps because it has just ended its work, the answer is here.
-                        return match answered.try_recv() {
-                            Err(mpsc::TryRecvError::Empty) => Err(Hangs),
-                            answer => Ok(answer.ok()),
-                        };
-                    }
-                }
-                answer => return Ok(answer.ok()),
+                Ok(answer) => return Ok(answer),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(Unread::Late),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            let now = pulse.reads.load(Ordering::Relaxed);
+            // A thread without CPU time does not hang.
+            if std::mem::replace(&mut reads, now) == now && !runs(thread) {
+                // If it sleeps because it has just ended its work, the answer is here.
+                return answered.try_recv().map_err(|error| match error {
+                    mpsc::TryRecvError::Empty => Unread::Hangs,
+                    mpsc::TryRecvError::Disconnected => Unread::Late,
+                });
             }
         }
     }

@@ -338,8 +338,8 @@ mod tests {
     fn a_layout_has_one_number() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../ebpf/layout.txt");
         let now = format!("layout {}\n{}", abi::PODPERF_LAYOUT, text());
-        // Not `make golden`: that would keep the number of another layout.
         let mut known = std::fs::read_to_string(file).unwrap();
+        // Not `make golden`: that would keep the number of another layout.
         if std::env::var_os("PODPERF_WRITE_LAYOUT").is_some() {
             let lines: BTreeSet<_> = now.lines().collect();
             let gone: Vec<_> = known.lines().filter(|line| !lines.contains(line)).collect();
