@@ -132,7 +132,7 @@ pub fn other_layout() -> Result<PathBuf> {
 
 /// Returns a command line of the agent with a configuration file of its own, in which `listen` and `runDir` are set. If
 /// `yaml` has no `overhead`, the agent has no cap, because loads that only switch would exceed it. Without a `server`
-/// key the agent answers at any rate, and without a `restart` key it pins nothing. It has all series of its own. Each line
+/// key the agent answers at any rate and price, and without a `restart` key it pins nothing. It has all series of its own. Each line
 /// of [`testing`] becomes an option. Without [`SHARES_READINGS`] the agent hardly shares a reading.
 pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
     command_of(&binary()?, directory, yaml)
@@ -145,7 +145,7 @@ fn command_of(program: &Path, directory: &Path, yaml: &str) -> Result<Command> {
 fn command_at(program: &Path, directory: &Path, yaml: &str, listen: SocketAddr) -> Result<Command> {
     let config = directory.join("podperf.yaml");
     let cap = if yaml.contains("overhead:") { "" } else { "overhead: {maxPercent: 0}\n" };
-    let rate = if yaml.contains("server:") { "" } else { "server: {limits: {requestsPerSecond: 0}}\n" };
+    let rate = if yaml.contains("server:") { "" } else { "server: {limits: {requestsPerSecond: 0, maxPercent: 0}}\n" };
     let pins = if yaml.contains("restart:") { "" } else { "restart: {pin: false}\n" };
     let own = with_all_of_its_own(yaml);
     let text = format!("listen: {listen}\nrunDir: {}\n{own}\n{cap}{rate}{pins}", directory.display());

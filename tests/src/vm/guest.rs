@@ -21,8 +21,8 @@ use crate::process;
 
 /// The largest CPU time of a guest, for some of the tests and for all. The emulator is always busy, even if its guest
 /// is idle. Other load of the host is not part of this time.
-const SOME_IN: Duration = Duration::from_secs(30 * 60);
-const ALL_IN: Duration = Duration::from_secs(90 * 60);
+const SOME_IN: Duration = Duration::from_secs(60 * 60);
+const ALL_IN: Duration = Duration::from_secs(180 * 60);
 /// The time between two checks of the CPU time.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The Debian release of the emulator. It is the same on every host, because the tests depend on the emulator's clocks

@@ -53,8 +53,8 @@ pub struct VmArgs {
     pub check: bool,
 }
 
-/// Tests that a quick run leaves out: the other tracepoint, long counting, the long tests of unwinding, and most of the
-/// tests of restarts.
+/// Tests that a quick run leaves out: the other tracepoint, long counting, the long tests of unwinding, most of the
+/// upgrades, and tests that show what the agent does on any kernel.
 const LONG: &[&str] = &[
     "_by_the_raw_tracepoint",
     "six_software_events",
@@ -71,6 +71,30 @@ const LONG: &[&str] = &[
     "without_frame_pointers",
     "two_stacks_of_one_call_site",
     "the_other_unwinding",
+    "calls_go_on_over",
+    "only_errors_are_counted",
+    "a_refused_call",
+    "a_call_that_begins_again",
+    "a_call_over_an_upgrade",
+    "a_reload_of_the_depth",
+    "a_pod_with_many_files",
+    "counts_follow_the_name",
+    "a_recording_ends_early",
+    "readers_have_no_function",
+    "that_is_not_in_the_file",
+    "up_to_each_reading_without_stacks",
+    "its_quota_is_throttled_without_stacks",
+    "histograms_go_on",
+    "without_the_sensor",
+    "excluded_cgroups",
+    "a_dead_row_ends",
+    "a_cap_on_the_cost",
+    "a_load_over_the_cap",
+    "a_damaged_file",
+    "without_a_checkpoint",
+    "what_is_pinned",
+    "what_only_one_layout_has",
+    "that_do_not_say_what_they_hold",
 ];
 
 /// Boots the rows, one after the other, and prints the results on stdout. Returns `false` if anything failed.
