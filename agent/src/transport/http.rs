@@ -18,6 +18,7 @@ use hyper_util::{
 use tokio::time::timeout;
 
 use super::{
+    allowance::Allowance,
     proxy::Proxy,
     route::Route,
     tls::{Tls, TlsError, without_trust},
@@ -36,15 +37,16 @@ pub(crate) fn connector(
     version: Version,
     to_connect: Option<Duration>,
 ) -> Result<Connector, TlsError> {
-    connector_through(None, tls, version, to_connect)
+    connector_through(None, tls, version, to_connect, None)
 }
 
-/// Returns the same connector for a server that may be behind a proxy.
+/// Returns the same connector for a server that may be behind a proxy, and may send as much as `allowance`.
 pub(crate) fn connector_through(
     proxy: Option<&Proxy>,
     tls: Option<&Tls>,
     version: Version,
     to_connect: Option<Duration>,
+    allowance: Option<Allowance>,
 ) -> Result<Connector, TlsError> {
     let mut tcp = HttpConnector::new();
     // The outer connector checks the scheme.
@@ -59,7 +61,7 @@ pub(crate) fn connector_through(
         Some(name) => Arc::new(FixedServerNameResolver::new(name.clone())),
         None => Arc::new(DefaultServerNameResolver::default()),
     };
-    let route = Route::new(tcp, proxy, tls.is_none() && version == Version::HTTP_11);
+    let route = Route::new(tcp, proxy, tls.is_none() && version == Version::HTTP_11, allowance);
     Ok(HttpsConnector::new(route, config, tls.is_some(), names))
 }
 

@@ -1,6 +1,7 @@
 //! Connections out of the agent, for receivers of profiles and metrics, other agents, and the commands: TLS, proxies,
 //! an HTTP client, compression, and delays between attempts. The client of the API server is kube's own.
 
+pub(crate) mod allowance;
 pub(crate) mod backoff;
 pub mod compression;
 pub(crate) mod http;

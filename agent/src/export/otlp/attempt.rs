@@ -76,6 +76,7 @@ impl Connections {
         compression: Compression,
         timeout: Duration,
     ) -> Result<Accepted, Failure> {
+        link.expect_answer();
         let answer = async {
             match self {
                 Self::Grpc(channel) => send_grpc(channel.clone(), link, signal, compression).await,

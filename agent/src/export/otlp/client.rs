@@ -220,9 +220,11 @@ enum Delivery {
     Expired,
 }
 
-/// Makes one line of at most [`LINE_CHARS`], for the log and the status page. The receiver chooses the text.
+/// Makes one line of at most [`LINE_CHARS`], for the log and the status page. The receiver chooses the text, also the
+/// characters that end a line or turn the direction of what follows.
 pub(in crate::export) fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LINE_CHARS).collect()
+    let is_mark = |c| matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if c.is_control() || is_mark(c) { ' ' } else { c }).take(LINE_CHARS).collect()
 }
 
 #[cfg(test)]

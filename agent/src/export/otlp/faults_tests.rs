@@ -148,6 +148,22 @@ async fn send(sender: &mut Sender) -> Result<Accepted, Failure> {
 }
 
 #[tokio::test]
+async fn a_receiver_that_sends_far_more_than_an_answer_is_cut_off_and_asked_again() {
+    let (address, log) = serve(None, |request| match request {
+        0 => ["HTTP/1.1 100 Continue\r\n\r\n".repeat(20_000).into_bytes(), OK.into()].concat(),
+        _ => OK.into(),
+    })
+    .await;
+    let mut sender = plain(address, Compression::None);
+    let failure = send(&mut sender).await.unwrap_err();
+    assert!(failure.retry.is_some() && failure.text.contains("far more than an answer"), "{failure:?}");
+    for _ in 0..2 {
+        assert_eq!(send(&mut sender).await.unwrap().message, "");
+    }
+    assert_eq!(seen(&log).len(), 3);
+}
+
+#[tokio::test]
 async fn a_request_is_posted_to_its_path_with_its_headers_and_compressed_as_asked() {
     for compression in [Compression::Gzip, Compression::Zstd, Compression::None] {
         let (address, log) = serve(None, |_| OK.into()).await;

@@ -15,6 +15,7 @@ use super::{
     settings::{Settings, TlsSettings},
 };
 use crate::transport::{
+    allowance::Allowance,
     http::{Client, Connector, connector_through},
     proxy::Proxy,
     tls::{Tls, TlsSources},
@@ -22,6 +23,10 @@ use crate::transport::{
 
 /// The `User-Agent` of the agent's requests.
 pub(super) const USER_AGENT: &str = concat!("podperf/", env!("CARGO_PKG_VERSION"));
+
+/// The most that a receiver may send from one request to the next, handshakes included. An answer has at most
+/// [`ANSWER_BYTES`].
+const RECEIVED_BYTES: usize = 4 * ANSWER_BYTES;
 
 /// The remedy if nothing listens at the port of the scheme.
 const WITHOUT_PORT: &str = " (`otlp.endpoint` has no port, which means 443 for `https` and 80 for `http`; a Collector \
@@ -38,6 +43,7 @@ pub(in crate::export) struct Link {
     tls: Option<Tls>,
     proxy: Option<Proxy>,
     timeout: Duration,
+    allowance: Allowance,
 }
 
 impl Link {
@@ -57,7 +63,8 @@ impl Link {
         let headers = parse_headers(&settings.headers)?;
         let proxy = Proxy::of(&target.uri, variable)?;
         let secrets = Secrets::of(headers.values().chain(proxy.as_ref().and_then(Proxy::login)));
-        Ok(Self { target, headers, secrets, tls, proxy, timeout: settings.timeout })
+        let allowance = Allowance::new(RECEIVED_BYTES);
+        Ok(Self { target, headers, secrets, tls, proxy, timeout: settings.timeout, allowance })
     }
 
     pub(in crate::export) const fn uri(&self) -> &Uri {
@@ -111,8 +118,14 @@ impl Link {
         self.proxy.as_ref().filter(|_| self.tls.is_none()).and_then(Proxy::login)
     }
 
+    /// Allows the receiver to send what belongs to one more request.
+    pub(super) fn expect_answer(&self) {
+        self.allowance.renew();
+    }
+
     fn connector(&self, version: Version) -> Result<Connector, EndpointError> {
-        Ok(connector_through(self.proxy.as_ref(), self.tls.as_ref(), version, Some(self.timeout))?)
+        let (proxy, tls, allowance) = (self.proxy.as_ref(), self.tls.as_ref(), Some(self.allowance.clone()));
+        Ok(connector_through(proxy, tls, version, Some(self.timeout), allowance)?)
     }
 }
 

@@ -180,7 +180,7 @@ impl Server {
         let tls = (uri.scheme_str() == Some("https")).then(|| Tls::new(sources)).transpose()?;
         let proxy = Proxy::of(&uri, variable)?;
         let authority = uri.authority().map(Authority::as_str).unwrap_or_default();
-        let connector = connector_through(proxy.as_ref(), tls.as_ref(), Version::HTTP_11, Some(TO_CONNECT))?;
+        let connector = connector_through(proxy.as_ref(), tls.as_ref(), Version::HTTP_11, Some(TO_CONNECT), None)?;
         Ok(Self {
             address: url.trim_end_matches('/').to_owned(),
             origin: format!("{}://{authority}", uri.scheme_str().unwrap_or_default()),
