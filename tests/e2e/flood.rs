@@ -1,8 +1,9 @@
 //! A client that only opens connections, and as many as it can, keeps out neither probes nor scrapes, with and without
-//! TLS.
+//! TLS, and costs the agent no memory.
 
 use std::{
     collections::VecDeque,
+    fs,
     net::SocketAddr,
     process::Command,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -27,6 +28,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_flood_of_connections_keeps_out_no_probe_and_no_scraper,
     #[measures]
     a_flood_over_tls_keeps_out_no_probe_and_no_scraper_with_a_token,
+    connections_that_end_at_once_take_no_memory,
 ];
 
 /// The address of the flood; scrapes and probes come from another one.
@@ -42,6 +44,10 @@ const SCRAPE: Duration = Duration::from_secs(2);
 const LENGTH: Duration = Duration::from_secs(60);
 const LEAST_OPENED: usize = 10_000;
 const LEAST_ROUNDS: usize = 5;
+/// Connections that are reset at once, by each of two threads.
+const RESET: usize = 30_000;
+/// The most that they may cost: connections that wait to be accepted, and answers to scrapes.
+const MOST_KIB: u64 = 4 * 1024;
 /// The programs of these tests are slow ones: their server takes more of the CPU for each connection.
 const LIMITS: &str = "{maxPercent: 50}";
 
@@ -85,6 +91,46 @@ fn a_flood_of_connections_keeps_out_no_probe_and_no_scraper() -> Result<()> {
 fn a_flood_over_tls_keeps_out_no_probe_and_no_scraper_with_a_token() -> Result<()> {
     let guarded = Guarded::start(Duration::from_millis(5), &format!("  limits: {LIMITS}\n{NO_STACKS}"))?;
     flooded(&guarded.agent, |path| guarded.get(path))
+}
+
+fn connections_that_end_at_once_take_no_memory() -> Result<()> {
+    let agent = Agent::start(&format!("server: {{limits: {LIMITS}}}\n{NO_STACKS}"))?;
+    // The start takes more memory than the peak is to show.
+    fs::write(format!("/proc/{}/clear_refs", agent.pid()), "5")?;
+    let before = peak_kib(&agent)?;
+    thread::scope(|scope| -> Result<()> {
+        let floods = [(); 2].map(|()| scope.spawn(|| reset_at_once(agent.address())));
+        for flood in floods {
+            flood.join().map_err(|_panic| anyhow::anyhow!("the flood panicked"))??;
+        }
+        Ok(())
+    })?;
+    let grown = peak_kib(&agent)? - before;
+    tell(&format!("{grown} KiB more after {} connections", 2 * RESET));
+    ensure!(grown < MOST_KIB, "{grown} KiB more after {} connections", 2 * RESET);
+    Ok(())
+}
+
+/// Opens connections one after the other, and resets each at once.
+fn reset_at_once(to: SocketAddr) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        for _ in 0..RESET {
+            let socket = TcpSocket::new_v4()?;
+            socket.set_zero_linger()?;
+            socket.bind(FLOOD.parse()?)?;
+            // On the loopback it is connected when the call returns.
+            tokio::time::timeout(Duration::ZERO, socket.connect(to)).await.ok();
+        }
+        Ok(())
+    })
+}
+
+/// Returns the most memory that was resident so far, in KiB.
+fn peak_kib(agent: &Agent) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+    peak.context("no peak in the status of the process")
 }
 
 /// Floods an agent. Meanwhile each probe and each scrape by `get` must be answered in time.

@@ -9,7 +9,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use axum::{
-    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, uri::Authority},
     response::{IntoResponse, Response},
 };
 
@@ -59,10 +59,8 @@ impl Here {
     /// Returns whether `host`, a `Host` header, names this machine. A page that a browser has open may give its own name
     /// an address of the loopback (DNS rebinding), and would read the answer.
     fn has(&self, host: &str) -> bool {
-        let name = match host.strip_prefix('[') {
-            Some(rest) => rest.split(']').next().unwrap_or_default(),
-            None => host.split(':').next().unwrap_or_default(),
-        };
+        let Ok(host) = host.parse::<Authority>() else { return false };
+        let name = host.host().trim_matches(['[', ']']);
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         let is_loopback = || name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
         name == "localhost"
@@ -123,7 +121,7 @@ impl Gate {
         if OPEN.contains(&path) {
             return Ok(Admitted::Anybody);
         }
-        if let Some(text) = self.foreign(request.headers()) {
+        if let Some(text) = self.foreign(request.uri(), request.headers()) {
             return Err(self.refuse(Refusal::Foreign, StatusCode::FORBIDDEN, &text));
         }
         let from = Peer::of(from);
@@ -213,15 +211,20 @@ impl Gate {
     }
 
     /// Returns why a request is refused that a browser sends for a page of another site; `None` for other requests.
-    /// Following a link is no such request, and showing this page in a frame is one.
-    fn foreign(&self, headers: &HeaderMap) -> Option<String> {
+    /// Following a link to a page is no such request. Showing a page in a frame is one, and so is a link that begins a
+    /// recording.
+    fn foreign(&self, uri: &Uri, headers: &HeaderMap) -> Option<String> {
         let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         let follows_link = header("sec-fetch-mode") == Some("navigate")
-            && header("sec-fetch-dest").is_none_or(|shown_as| shown_as == "document");
-        if header("sec-fetch-site") == Some("cross-site") && !follows_link {
+            && header("sec-fetch-dest").is_none_or(|shown_as| shown_as == "document")
+            && !routes::records(uri.path());
+        let is_cross_site = header("sec-fetch-site").is_some_and(|site| site.eq_ignore_ascii_case("cross-site"));
+        // A request may name the host in its first line, too.
+        let hosts = headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or_default());
+        if is_cross_site && !follows_link {
             Some("a page of another site asks for this (open it by its own address)".to_owned())
-        } else if let (Some(here), Some(host)) = (&self.only_here, header("host"))
-            && !here.has(host)
+        } else if let Some(here) = &self.only_here
+            && !hosts.chain(uri.authority().map(Authority::as_str)).all(|host| here.has(host))
         {
             Some(format!(
                 "this server is for this machine alone (ask for `localhost` or `{}` as `Host`)",
@@ -277,10 +280,22 @@ mod tests {
             "[::1]:9799",
             "worker-3:9799",
             "a.localhost.",
+            "[::1]",
+            "localhost:",
         ] {
             assert!(here.has(host), "{host}");
         }
-        for host in ["", "evil.example:9799", "localhost.evil.example", "10.0.0.1", "[::2]:9799", "127.0.0.1.evil"] {
+        for host in [
+            "",
+            "evil.example:9799",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "[::2]:9799",
+            "127.0.0.1.evil",
+            "[::1]@evil",
+            "[::1",
+            "localhost:1@evil",
+        ] {
             assert!(!here.has(host), "{host}");
         }
     }
@@ -288,22 +303,31 @@ mod tests {
     #[test]
     fn pages_of_other_sites_get_nothing_and_links_work() {
         let (mut gate, _) = gate(0);
-        let admits = |headers: &[(&'static str, &'static str)]| {
-            let headers = headers
-                .iter()
-                .map(|(name, value)| (header::HeaderName::from_static(name), HeaderValue::from_static(value)));
-            gate.foreign(&headers.collect()).is_none()
+        let admits_at = |gate: &Gate, uri: &'static str, headers: &[(&'static str, &'static str)]| {
+            let mut map = HeaderMap::new();
+            for (name, value) in headers {
+                map.append(header::HeaderName::from_static(name), HeaderValue::from_static(value));
+            }
+            gate.foreign(&Uri::from_static(uri), &map).is_none()
         };
+        let admits = |headers: &[(&'static str, &'static str)]| admits_at(&gate, "/", headers);
         assert!(admits(&[]) && admits(&[("host", "evil.example")]), "whoever reaches it may name it");
         assert!(admits(&[("sec-fetch-site", "same-origin")]));
         let link = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")];
         assert!(admits(&link) && admits(&[link[0], link[1], ("sec-fetch-dest", "document")]));
         assert!(!admits(&[link[0], link[1], ("sec-fetch-dest", "iframe")]));
-        assert!(!admits(&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")]));
+        assert!(!admits(&[("sec-fetch-site", "Cross-Site"), ("sec-fetch-mode", "no-cors")]));
+        assert!(admits_at(&gate, "/flamegraph?a=b", &link) && !admits_at(&gate, "/debug/syscalls?seconds=9", &link));
         gate.only_here = Some(Here { node_name: "worker-3".into() });
-        let host =
-            |host| gate.foreign(&HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))])).is_none();
-        assert!(host("localhost:9799") && !host("evil.example:9799"));
+        let names_here = |uri, hosts: &[&'static str]| {
+            let headers: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
+            admits_at(&gate, uri, &headers)
+        };
+        assert!(names_here("/", &["localhost:9799"]) && !names_here("/", &["evil.example:9799"]));
+        assert!(
+            !names_here("/", &["localhost", "evil.example"]) && !names_here("http://evil.example/", &["localhost"])
+        );
+        assert!(names_here("http://localhost/", &["localhost"]));
     }
 
     #[test]

@@ -232,6 +232,8 @@ impl Bound {
                         }
                         // Many connections may arrive at once: each accepted one gets its turn.
                         tokio::task::yield_now().await;
+                        // While they arrive, `select!` would take up only half of those that have ended.
+                        while tasks.try_join_next().is_some() {}
                     }
                     Err(error) if is_of_the_connection(&error) => {}
                     Err(error) => {

@@ -53,6 +53,11 @@ const PATHS: [&str; 11] = [
 ];
 const RECORDINGS: &str = "/debug/recordings/";
 
+/// Returns whether a request with this path begins a recording.
+pub(super) fn records(path: &str) -> bool {
+    ["/debug/profile", "/debug/syscalls", "/debug/latency"].contains(&path)
+}
+
 /// Returns whether a route has this path.
 pub(super) fn is_known(path: &str) -> bool {
     PATHS.contains(&path) || path.strip_prefix(RECORDINGS).is_some_and(|id| !id.is_empty() && !id.contains('/'))
