@@ -13,7 +13,14 @@ use std::{
 
 use nix::{
     fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
-    sys::stat::Mode,
+    sys::{
+        stat::Mode,
+        statfs::{
+            BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, FsType, PROC_SUPER_MAGIC,
+            RDTGROUP_SUPER_MAGIC, SECURITYFS_MAGIC, SELINUX_MAGIC, SMACK_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC,
+            XENFS_SUPER_MAGIC, fstatfs,
+        },
+    },
 };
 
 use super::{
@@ -28,6 +35,22 @@ use crate::model::ids::Pid;
 pub(super) fn hosts() -> [Pid; 2] {
     [Pid(1), Pid(std::process::id())]
 }
+
+/// The file systems whose files the kernel makes up.
+const MADE_UP: [FsType; 12] = [
+    BPF_FS_MAGIC,
+    CGROUP_SUPER_MAGIC,
+    CGROUP2_SUPER_MAGIC,
+    DEBUGFS_MAGIC,
+    PROC_SUPER_MAGIC,
+    RDTGROUP_SUPER_MAGIC,
+    SECURITYFS_MAGIC,
+    SELINUX_MAGIC,
+    SMACK_MAGIC,
+    SYSFS_MAGIC,
+    TRACEFS_MAGIC,
+    XENFS_SUPER_MAGIC,
+];
 
 /// The identity of a file's content. A pod can choose the inode, the time of the last write and the size of its files,
 /// and its file system may have had the number of another one's device. But the kernel sets the time of the last change.
@@ -132,9 +155,11 @@ fn handle(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)
 }
 
+/// Opens a regular file by its handle. A file that the kernel makes up is refused, since reading it may have effects:
+/// `/proc/kmsg` gives each line to one reader only.
 fn regular(handle: &File) -> io::Result<File> {
-    if !handle.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    if !handle.metadata()?.is_file() || MADE_UP.contains(&fstatfs(handle)?.filesystem_type()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file with contents of its own"));
     }
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     // The thread may have its own table of descriptors.
@@ -194,7 +219,9 @@ mod tests {
         let mut text = String::new();
         open_below(own, &path("link")).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "content");
-        for refused in ["fifo", "loop", "none", "."] {
+        symlink("/proc/self/status", path("made-up")).unwrap();
+        symlink("/sys/kernel/mm/transparent_hugepage/enabled", path("made-up-too")).unwrap();
+        for refused in ["fifo", "loop", "none", ".", "made-up", "made-up-too"] {
             open_below(own, &path(refused)).expect_err(refused);
         }
         for refused in ["/dev/null", "/proc/self/exe", "/dev/zero"] {

@@ -3,11 +3,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    fs::File,
+    os::unix::fs::MetadataExt as _,
     sync::Arc,
 };
 
 use super::{FRAME_BYTES, InMemory, Name, Named, Turn, User};
 use crate::{
+    kernel::proc::read_text,
     model::ids::Pid,
     stacks::{
         counts::Cause,
@@ -81,7 +84,8 @@ impl User {
         let Some(path) = map_path(pid) else { return Some(None) };
         let objects = Arc::clone(&self.objects);
         self.run(turn, pid, reader::Place::Own, move |pulse| {
-            objects.object(&Watched { file: open_below(pid, &path).ok()?, pulse }).ok()
+            let file = open_below(pid, &path).ok().filter(|file| is_trusted(file, pid))?;
+            objects.object(&Watched { file, pulse }).ok()
         })
     }
 
@@ -108,6 +112,15 @@ impl User {
     }
 }
 
+/// Returns whether the owner of a file may name the functions of a process: the process itself, or root. Others may write
+/// to the directory of the maps.
+fn is_trusted(file: &File, process: Pid) -> bool {
+    let status = read_text(format!("/proc/{}/status", process.0)).unwrap_or_default();
+    // The second one is the effective user.
+    let user = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok());
+    file.metadata().is_ok_and(|metadata| metadata.uid() == 0 || Some(metadata.uid()) == user)
+}
+
 /// Returns the path at which a process' JIT compiler writes its map.
 fn map_path(pid: Pid) -> Option<String> {
     own_pid(pid).map(|own| format!("/tmp/perf-{own}.map"))
@@ -117,6 +130,7 @@ fn map_path(pid: Pid) -> Option<String> {
 mod tests {
     use std::{
         fs,
+        os::unix::fs::chown,
         path::PathBuf,
         process::{Child, Command},
         time::{Duration, Instant},
@@ -201,5 +215,11 @@ mod tests {
         linked.change("second");
         assert_eq!(name(&mut user, &addresses, 0), (Err(Cause::FileUnreadable), 0));
         assert_eq!(name(&mut user, &addresses, 2 * of_map), (Ok("second".into()), of_map - 1));
+        // Another user may not name functions of root.
+        let owned_by = |user: u32| chown(linked.1.path().join("map"), Some(user), None).unwrap();
+        owned_by(65534);
+        assert_eq!(name(&mut user, &addresses, 2 * of_map), (Err(Cause::NoSymbol), 2 * of_map));
+        owned_by(0);
+        assert_eq!(name(&mut user, &addresses, 2 * of_map).0, Ok("second".into()));
     }
 }
