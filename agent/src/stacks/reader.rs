@@ -36,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The time for which a place is avoided after a read took longer than [`PATIENCE`]. A place is also avoided until that
 /// read has ended.
 const AVOIDED_FOR: Duration = Duration::from_secs(60);
+/// The levels of the cgroup tree at which services, users and containers outside of pods are.
+const OUTER_LEVELS: usize = 2;
 /// The largest number of threads that may hang at a time. Each takes some 100 KiB, and each hangs for a different pod
 /// or cgroup. At this limit, no files are read.
 const MAX_HUNG: usize = 8;
@@ -110,6 +112,9 @@ pub(super) struct Pulse {
     late: AtomicBool,
     ended: AtomicBool,
     place: Mutex<Place>,
+    /// The places of reads that hang, or hung in the last minute.
+    avoided: Vec<Place>,
+    is_avoided: AtomicBool,
 }
 
 impl fmt::Debug for Reader {
@@ -169,7 +174,9 @@ impl Reader {
         if self.avoids_owner(whose) || self.avoids(&place) || self.hanging() >= MAX_HUNG {
             return Err(Unread::Hangs);
         }
-        let pulse = Arc::new(Pulse { clock: self.clock.clone(), ..Pulse::new(whose.deadline, place) });
+        let avoided = self.hung.iter().map(|hung| hung.place.clone()).filter(|place| *place != Place::Own).collect();
+        let pulse = Pulse { clock: self.clock.clone(), avoided, ..Pulse::new(whose.deadline, place) };
+        let pulse = Arc::new(pulse);
         let (answer, answered) = mpsc::sync_channel(1);
         let told = Arc::clone(&pulse);
         let work = move || {
@@ -314,10 +321,12 @@ pub(super) fn is_pod(owner: &str) -> bool {
     owner.starts_with("pod ")
 }
 
-/// Returns the owner of a cgroup with this path: all containers of a pod have the same owner. Pure.
+/// Returns the owner of a cgroup with this path: all containers of a pod have the same owner, and so have all cgroups
+/// below a service, a user or a container outside of pods. Pure.
 pub(super) fn owner_at(path: &str) -> String {
     let pod = KubePath::parse(path).map(|place| place.pod).or_else(|| PodRef::outside(path));
-    pod.map_or_else(|| path.to_owned(), |pod| pod_owner(&pod))
+    let outer = path.match_indices('/').nth(OUTER_LEVELS).map_or(path, |(end, _)| &path[..end]);
+    pod.map_or_else(|| outer.to_owned(), |pod| pod_owner(&pod))
 }
 
 /// Returns the name of a pod as an owner.
@@ -345,11 +354,14 @@ impl Pulse {
             late: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             place: Mutex::new(place),
+            avoided: Vec::new(),
+            is_avoided: AtomicBool::new(false),
         }
     }
 
-    /// Sets the place of the next reads.
+    /// Sets the place of the next reads. They fail if this place is avoided.
     pub(super) fn at(&self, place: Place) {
+        self.is_avoided.store(self.avoided.contains(&place), Ordering::Relaxed);
         *Mutex::lock(&self.place).unwrap_or_else(PoisonError::into_inner) = place;
     }
 
@@ -373,9 +385,12 @@ impl Pulse {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Counts a read; must be called before each read. Returns an error if no time is left.
+    /// Counts a read; must be called before each read. Returns an error if no time is left, or if the place is avoided.
     pub(super) fn beat(&self) -> io::Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);
+        if self.is_avoided.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         // The time without a CPU is read only if it matters.
         let is_in_time = |still| self.clock.now() < self.deadline + still;
         if is_in_time(Duration::ZERO) || is_in_time(self.clock.stands(self.waited())) {

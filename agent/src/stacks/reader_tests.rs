@@ -32,6 +32,14 @@ fn a_read_that_hangs_stops_its_owner_and_its_device_only() {
     assert_eq!(can("b", device("0:1")), Err(Unread::Hangs));
     assert_eq!(can("b", device("0:2")), Ok(7));
     assert_eq!(can("b", Place::Own), Ok(7));
+    // Work that comes to this device later does not wait for it, either.
+    let beats = reader.run(whose("b"), Place::Own, |pulse| {
+        [device("0:1"), device("0:2")].map(|place| {
+            pulse.at(place);
+            pulse.beat().is_ok()
+        })
+    });
+    assert_eq!(beats, Ok([false, true]));
     // Once the server has answered and some time has passed, all files are read again.
     drop(release);
     while reader.hanging() > 0 {
@@ -56,7 +64,10 @@ fn a_pod_has_one_thread_that_hangs_whichever_of_its_containers_is_read() {
     assert_eq!(result, Err(Unread::Hangs));
     assert_eq!(reader.run(whose(&other), device("0:2"), |_| 7), Err(Unread::Hangs));
     assert_eq!(reader.run(whose(&owner_at(&path('b', "1"))), device("0:2"), |_| 7), Ok(7));
-    assert_eq!(owner_at("/system.slice/a.service"), "/system.slice/a.service");
+    for path in ["/system.slice/a.service", "/system.slice/a.service/b", "/system.slice/a.service/b/c"] {
+        assert_eq!(owner_at(path), "/system.slice/a.service");
+    }
+    assert_eq!(["", "/", "/a"].map(owner_at), ["", "/", "/a"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Limits the time for reading new processes of one pod between two windows. Pure.
+//! Limits the time for reading new processes of one owner between two windows. Pure.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use crate::{model::ids::Pid, stacks::reader::is_pod};
+use crate::model::ids::Pid;
 
-/// The limit for one pod, enough for some 2000 processes. A read that exceeds it is the last one.
+/// The limit for one owner, enough for some 2000 processes. A read that exceeds it is the last one.
 const TIME: Duration = Duration::from_secs(1);
-/// The limit for one process outside of pods.
-const TIME_OUTSIDE: Duration = Duration::from_secs(5);
+/// The limit for one process without a cgroup of its own.
+const TIME_ALONE: Duration = Duration::from_secs(5);
 /// The largest number of skipped processes that are remembered.
 const MAX_SKIPPED: usize = 4096;
 
@@ -33,9 +33,8 @@ impl PrefetchTime {
     /// Returns the time that an owner has left to read a process. Returns `None` if no time is left; then the process
     /// is skipped.
     pub(super) fn time_for(&mut self, owner: &str, pid: Pid) -> Option<Duration> {
-        // All processes without a cgroup of their own share one owner, so they have a limit per process.
-        if !is_pod(owner) {
-            return Some(TIME_OUTSIDE);
+        if !shares(owner) {
+            return Some(TIME_ALONE);
         }
         let left = TIME.saturating_sub(self.used.get(owner).copied().unwrap_or_default());
         if left.is_zero() {
@@ -48,7 +47,7 @@ impl PrefetchTime {
     }
 
     pub(super) fn used(&mut self, owner: String, time: Duration) {
-        if !is_pod(&owner) {
+        if !shares(&owner) {
             return;
         }
         *self.used.entry(owner).or_default() += time;
@@ -58,6 +57,12 @@ impl PrefetchTime {
     pub(super) fn has_skipped(&self, pid: Pid) -> bool {
         self.skipped_before.contains(&pid)
     }
+}
+
+/// Returns whether the processes of an owner have one limit together. All processes without a cgroup of their own would
+/// share the root's.
+fn shares(owner: &str) -> bool {
+    !matches!(owner, "" | "/")
 }
 
 #[cfg(test)]
@@ -102,8 +107,10 @@ mod tests {
         prefetch.used("pod a".into(), TIME * 3);
         assert_eq!(prefetch.time_for("pod a", Pid(2)), None);
         assert_eq!(prefetch.time_for("pod b", Pid(3)), Some(TIME));
+        prefetch.used("/system.slice/a.service".into(), TIME * 3);
+        assert_eq!(prefetch.time_for("/system.slice/a.service", Pid(5)), None);
         prefetch.used("/".into(), TIME * 3);
-        assert_eq!(prefetch.time_for("/", Pid(3)), Some(TIME_OUTSIDE));
+        assert_eq!(prefetch.time_for("/", Pid(3)), Some(TIME_ALONE));
         prefetch.next_window();
         assert_eq!(prefetch.time_for("pod a", Pid(4)), Some(TIME));
         assert_eq!([1, 2, 3, 4].map(|pid| prefetch.has_skipped(Pid(pid))), [false, true, false, false]);
