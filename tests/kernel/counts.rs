@@ -81,8 +81,6 @@ pub(crate) fn counts_exactly(agent: &Agent) -> Result<()> {
     let worked = Inside::start("--pages 5000 --switches 2000", &cgroup)?.finish(agent)?;
     worked.ensure_exact()?;
     let Worked { truth, report, metrics, .. } = &worked;
-    // The load calls getrusage just before it blocks the second time, which is one switch more.
-    worked.exact(SWITCHES, "voluntary", report.inside.voluntary_switches + 1)?;
     // A sleep may end before its switch, if the load was preempted before the switch.
     ensure!(report.inside.voluntary_switches >= 1900, "{report:?}");
     ensure!(report.inside.minor_faults >= 5000, "{report:?}");

@@ -132,8 +132,8 @@ pub fn other_layout() -> Result<PathBuf> {
 
 /// Returns a command line of the agent with a configuration file of its own, in which `listen` and `runDir` are set. If
 /// `yaml` has no `overhead`, the agent has no cap, because loads that only switch would exceed it. Without a `server`
-/// key the agent answers at any rate and price, and without a `restart` key it pins nothing. It has all series of its own. Each line
-/// of [`testing`] becomes an option. Without [`SHARES_READINGS`] the agent hardly shares a reading.
+/// key the agent answers at any rate and price, and without a `restart` key it pins nothing. It has all series of its
+/// own. Each line of [`testing`] becomes an option. Without [`SHARES_READINGS`] the agent hardly shares a reading.
 pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
     command_of(&binary()?, directory, yaml)
 }

@@ -35,7 +35,7 @@ use crate::{
     },
     pods::{self, DaemonSet},
     recording::Windows,
-    stacks::{self, LineFinder, Naming, SymbolCounts, debuginfod, lending::Spare, probing, unwinder},
+    stacks::{self, Blocked, LineFinder, Naming, SymbolCounts, debuginfod, lending::Spare, probing, unwinder},
     telemetry::{heartbeat::Heartbeats, logs::LogCounts},
 };
 
@@ -106,11 +106,14 @@ pub fn start(
 
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (process_sender, processes) = mpsc::sync_channel(PROCESSES_WAITING);
+    let blocked = [Blocked::default(), Blocked::default()];
+    let [blocked_names, blocked_tables] = blocked.clone();
     let (unwinder, unwound) = match sensors.take_copies() {
         Some(copies) => {
             let (results, unwound) = mpsc::sync_channel(UNWOUND_WAITING);
             let (orders, ordered) = mpsc::channel();
-            let thread = unwinder::start(copies, results, ordered, given_up.clone(), config.testing.sandbox)?;
+            let (given_up, confined) = (given_up.clone(), config.testing.sandbox);
+            let thread = unwinder::start(copies, results, ordered, given_up, confined, blocked_tables)?;
             (Some(thread), Some(UnwinderChannels { unwound, orders }))
         }
         None => (None, None),
@@ -141,6 +144,7 @@ pub fn start(
             filter,
             new_processes: process_sender,
             unwinder: unwound,
+            blocked,
             max_stacks: config.max_stacks() as usize,
             max_samples: config.stacks.max_samples as usize,
             sample_period: config.stacks.sample_period(),
@@ -208,7 +212,8 @@ pub fn start(
     let symbolizer = profiles
         .then(|| {
             let confined = agent.lock_config().testing.sandbox;
-            let naming = Naming { mode, confined, tables: unwinder.is_some(), fetcher: fetcher.flatten() };
+            let (tables, fetcher) = (unwinder.is_some(), fetcher.flatten());
+            let naming = Naming { mode, confined, tables, fetcher, blocked: blocked_names };
             stacks::start(windows, processes, files, symbols, given_up, naming, move |profile, unwound| {
                 reader.send_unwound(unwound);
                 sinks.take(profile);

@@ -21,8 +21,8 @@ use crate::{
         return_free_memory,
         symbols::KernelFunctions,
     },
-    model::{feature::Feature, ids::WakerId, sensors, slot::Slot},
-    stacks::{ProfileSample, RawProfile, RawProfileWaker, Window, profile::Waker},
+    model::{feature::Feature, ids::WakerId, sensors, slot::Slot, status::State},
+    stacks::{Blocked, ProfileSample, RawProfile, RawProfileWaker, Window, profile::Waker},
 };
 
 /// The largest number of windows that may wait for their names.
@@ -53,8 +53,12 @@ fn is_of_profiles(reason: &str) -> bool {
         && sensors::drops().all(|own| own.name != reason)
 }
 
+/// The detail of the part `stacks` while reads of files hang.
+const BLOCKED: &str = "no names or unwind tables are read from files: too many reads hang, in programs of as many pods or \
+    services (the log has their names: is a file server or FUSE down?)";
+
 /// Returns the functions of the kernel, read again if they may have changed; none without profiles. Reports whether the
-/// kernel shows them.
+/// kernel shows them, and whether files are read.
 pub(super) fn learn_functions(samples: &mut Window, settings: &CollectorSettings) -> Arc<KernelFunctions> {
     if settings.profiles.is_none() {
         return Arc::default();
@@ -62,7 +66,11 @@ pub(super) fn learn_functions(samples: &mut Window, settings: &CollectorSettings
     let functions = samples.learn_functions();
     if let Some([shown, hidden]) = &settings.stacks {
         let (state, detail) = if functions.is_empty() { hidden } else { shown };
-        settings.status.set("stacks", *state, detail.as_str());
+        if settings.blocked.iter().any(Blocked::is_blocked) {
+            settings.status.set("stacks", State::Degraded, BLOCKED);
+        } else {
+            settings.status.set("stacks", *state, detail.as_str());
+        }
     }
     functions
 }

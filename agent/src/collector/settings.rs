@@ -14,7 +14,7 @@ use crate::{
         mode::Mode,
         status::{State, Status},
     },
-    stacks::RawProfile,
+    stacks::{Blocked, RawProfile},
     telemetry::heartbeat::Heartbeat,
 };
 
@@ -47,6 +47,8 @@ pub struct CollectorSettings {
     pub mode: Mode,
     /// The states of the part `stacks` while the kernel shows its functions, and while it hides them.
     pub stacks: Option<[(State, String); 2]>,
+    /// Whether files are read for names, and for unwind tables.
+    pub blocked: [Blocked; 2],
     /// The filter of the agent's own profiles.
     pub filter: Filter,
     /// The channel to the symbolizer for processes with new stacks, which it reads before they end.

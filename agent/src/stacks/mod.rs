@@ -81,6 +81,7 @@ pub use cut_cause::{CutCause, CutSamples};
 pub use finding::Whom;
 pub use line_table::SourceLine;
 pub use lines::{FilesRequest, LineFinder, SourceLines, WantedLines};
+pub use reader::Blocked;
 pub use shares::LONGEST_NAMING;
 pub use symbolizer::{Naming, start};
 pub use unread::FrameOwner;

@@ -176,11 +176,27 @@ pub(super) fn read_vmas(pid: Pid, beat: impl Fn() -> io::Result<()>) -> io::Resu
     })
 }
 
-/// Returns the id that a process has in its own namespace: the last of its ids.
-pub(super) fn own_pid(pid: Pid) -> Option<u32> {
-    let status = read_text(format!("/proc/{}/status", pid.0)).ok()?;
-    let ids = status.lines().find_map(|line| line.strip_prefix("NStgid:"));
-    ids.map_or(Some(pid.0), |ids| ids.split_ascii_whitespace().next_back()?.parse().ok())
+/// The ids of a process that its JIT compiler's map must match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OwnIds {
+    /// The id that the process has in its own namespace.
+    pub(super) pid: u32,
+    /// The effective user.
+    pub(super) user: u32,
+}
+
+impl OwnIds {
+    /// Reads the ids of a process; returns `None` if there is no such process.
+    pub(super) fn of(pid: Pid) -> Option<Self> {
+        Self::parse(&read_text(format!("/proc/{}/status", pid.0)).ok()?, pid)
+    }
+
+    fn parse(status: &str, pid: Pid) -> Option<Self> {
+        let ids = |key: &str| Some(status.lines().find_map(|line| line.strip_prefix(key))?.split_ascii_whitespace());
+        // The id in the innermost namespace is the last one.
+        let pid = ids("NStgid:").map_or(Some(pid.0), |mut ids| ids.next_back()?.parse().ok())?;
+        Some(Self { pid, user: ids("Uid:")?.nth(1)?.parse().ok()? })
+    }
 }
 
 #[cfg(test)]
@@ -263,7 +279,12 @@ mod tests {
     }
 
     #[test]
-    fn an_own_pid_is_found_here_too() {
-        assert_eq!(own_pid(Pid(std::process::id())), Some(std::process::id()));
+    fn own_ids_are_the_innermost_process_id_and_the_effective_user() {
+        let own = OwnIds { pid: std::process::id(), user: nix::unistd::geteuid().as_raw() };
+        assert_eq!(OwnIds::of(Pid(own.pid)), Some(own));
+        let status = "Name:\ta\nUid:\t1\t2\t3\t4\nNStgid:\t900\t80\t7\n";
+        assert_eq!(OwnIds::parse(status, Pid(900)), Some(OwnIds { pid: 7, user: 2 }));
+        assert_eq!(OwnIds::parse("Uid:\t1\t2\t3\t4\n", Pid(900)), Some(OwnIds { pid: 900, user: 2 }));
+        assert_eq!(OwnIds::parse("NStgid:\t900\n", Pid(900)), None);
     }
 }

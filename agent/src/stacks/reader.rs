@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const AVOIDED_FOR: Duration = Duration::from_secs(60);
 /// The levels of the cgroup tree at which services, users and containers outside of pods are.
 const OUTER_LEVELS: usize = 2;
-/// The largest number of threads that may hang at a time. Each takes some 100 KiB, and each hangs for a different pod
-/// or cgroup. At this limit, no files are read.
+/// The largest number of threads that may hang at a time. Each takes some 100 KiB, and each hangs for a different
+/// owner. At this limit, no files are read.
 const MAX_HUNG: usize = 8;
 
 /// The place of a file, which is avoided when a read there hangs.
@@ -75,6 +75,17 @@ pub(super) enum Unread {
     Hangs,
 }
 
+/// Tells whether files are read: not while [`MAX_HUNG`] reads hang.
+#[derive(Clone, Debug, Default)]
+pub struct Blocked(Arc<AtomicBool>);
+
+impl Blocked {
+    /// Returns whether no files are read.
+    pub fn is_blocked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 type Work = Box<dyn FnOnce() + Send>;
 
 /// The handle of the thread for files, see the module.
@@ -82,6 +93,7 @@ pub(super) struct Reader {
     starter: mpsc::Sender<mpsc::SyncSender<Thread>>,
     thread: Option<Thread>,
     hung: Vec<Hung>,
+    blocked: Blocked,
     patience: Duration,
     clock: Clock,
     /// The time that the caller had waited for a CPU when the clock last stood still for it.
@@ -144,15 +156,23 @@ impl Reader {
                 }
             }
         })?;
-        let (hung, clock) = (Vec::new(), Clock::default());
-        Ok(Self { starter, thread: None, hung, patience: PATIENCE, clock, waited: None })
+        Ok(Self::with_starter(starter))
     }
 
     /// Returns a reader that cannot start threads.
     #[cfg(test)]
     pub(super) fn without_threads() -> Self {
-        let (starter, _) = mpsc::channel();
-        Self { starter, thread: None, hung: Vec::new(), patience: PATIENCE, clock: Clock::default(), waited: None }
+        Self::with_starter(mpsc::channel().0)
+    }
+
+    fn with_starter(starter: mpsc::Sender<mpsc::SyncSender<Thread>>) -> Self {
+        let (hung, blocked, clock) = (Vec::new(), Blocked::default(), Clock::default());
+        Self { starter, thread: None, hung, blocked, patience: PATIENCE, clock, waited: None }
+    }
+
+    /// Tells `blocked` from now on.
+    pub(super) fn telling(self, blocked: Blocked) -> Self {
+        Self { blocked, ..self }
     }
 
     /// Sets the longest time for one read.
@@ -171,7 +191,8 @@ impl Reader {
         if self.clock.now() >= whose.deadline {
             return Err(Unread::Late);
         }
-        if self.avoids_owner(whose) || self.avoids(&place) || self.hanging() >= MAX_HUNG {
+        self.tell();
+        if self.avoids_owner(whose) || self.avoids(&place) || self.blocked.is_blocked() {
             return Err(Unread::Hangs);
         }
         let avoided = self.hung.iter().map(|hung| hung.place.clone()).filter(|place| *place != Place::Own).collect();
@@ -190,14 +211,11 @@ impl Reader {
         if thread.work.send(Box::new(work)).is_err() {
             return Err(Unread::Late);
         }
-        let result = match self.wait(&answered, &pulse, thread.id) {
-            Ok(result) => result,
-            Err(Unread::Late) => return Err(Unread::Late),
-            Err(Unread::Hangs) => {
-                self.give_up(pulse, whose);
-                return Err(Unread::Hangs);
-            }
-        };
+        let result = self.wait(&answered, &pulse, thread.id);
+        if matches!(result, Err(Unread::Hangs)) {
+            self.give_up(Arc::clone(&pulse), whose);
+        }
+        let result = result?;
         self.stand_still();
         self.thread = Some(thread);
         if pulse.late.load(Ordering::Relaxed) { Err(Unread::Late) } else { Ok(result) }
@@ -266,10 +284,15 @@ impl Reader {
         self.hung.iter().filter(|hung| !hung.pulse.ended.load(Ordering::Acquire)).count()
     }
 
+    fn tell(&self) {
+        self.blocked.0.store(self.hanging() >= MAX_HUNG, Ordering::Relaxed);
+    }
+
     fn give_up(&mut self, pulse: Arc<Pulse>, whose: Whose<'_>) {
         let (owner, hanging, place) = (whose.owner, self.hanging() + 1, pulse.place());
         warn!(owner, pid = whose.pid.0, ?place, hanging, "a read of a file hangs: files of this owner get no names");
         self.hung.push(Hung { pulse, place, owners: whose.names(), since: Instant::now() });
+        self.tell();
     }
 
     fn start_thread(&self) -> Option<Thread> {

@@ -83,19 +83,23 @@ fn a_process_is_known_by_its_own_cgroup_whoever_asks() {
 
 #[test]
 fn only_some_threads_may_hang() {
-    let mut reader = reader();
+    let blocked = Blocked::default();
+    let mut reader = reader().telling(blocked.clone());
     let mut hanging = Vec::new();
     for number in 0..MAX_HUNG {
+        assert!(!blocked.is_blocked());
         let (release, result) = hang(&mut reader, &number.to_string(), Place::Own);
         assert_eq!(result, Err(Unread::Hangs));
         hanging.push(release);
     }
+    assert!(blocked.is_blocked());
     assert_eq!(reader.run(whose("another"), Place::Own, |_| 7), Err(Unread::Hangs));
     hanging.pop();
     while reader.hanging() == MAX_HUNG {
         thread::yield_now();
     }
     assert_eq!(reader.run(whose("another"), Place::Own, |_| 7), Ok(7));
+    assert!(!blocked.is_blocked());
 }
 
 #[test]

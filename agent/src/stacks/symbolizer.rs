@@ -14,7 +14,7 @@ use super::{
     debuginfod::Fetcher,
     lines::FilesRequest,
     profile::{Activity, Profile, Sample, Stack, SubjectProfile, Waker},
-    reader::Reader,
+    reader::{Blocked, Reader},
     shares::{TimeForFiles, share},
     symbols::{NamedStack, Symbols},
     unread::FrameOwner,
@@ -51,6 +51,8 @@ pub struct Naming {
     pub tables: bool,
     /// The source of missing debug files, if there is one.
     pub fetcher: Option<Fetcher>,
+    /// Told whether files are read.
+    pub blocked: Blocked,
 }
 
 /// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile and the
@@ -70,8 +72,9 @@ pub fn start(
     naming: Naming,
     mut send: impl FnMut(Profile, Vec<(Subject, Facts)>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    let Naming { mode, confined, tables, fetcher } = naming;
+    let Naming { mode, confined, tables, fetcher, blocked } = naming;
     let reader = (mode == Mode::Profiles).then(|| Reader::start(confined)).transpose()?;
+    let reader = reader.map(|reader| reader.telling(blocked));
     thread::Builder::new().name("podperf-symbols".into()).spawn(move || {
         if confined && let Err(error) = confine_reader() {
             tracing::warn!(error = format!("{:#}", anyhow::Error::from(error)), "stacks are named without a sandbox");

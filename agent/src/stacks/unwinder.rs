@@ -23,7 +23,7 @@ use super::{
     cut_cause::CutCause,
     kept::Tried,
     process::Life,
-    reader::{Reader, owner_of},
+    reader::{Blocked, Reader, owner_of},
     relatives::Relatives,
     turns::{Turns, is_alive},
 };
@@ -120,7 +120,7 @@ pub enum Order {
 
 /// Starts the thread. It sends results until their receiver or the sender of orders is gone. While caches are given up,
 /// it drops its tables after each window. While work on symbols is spread, owners have little time. The thread for
-/// files can only read if `confined` is set.
+/// files can only read if `confined` is set, and tells `blocked` whether it reads.
 ///
 /// # Errors
 ///
@@ -131,8 +131,9 @@ pub fn start(
     orders: mpsc::Receiver<Order>,
     given_up: GivenUp,
     confined: bool,
+    blocked: Blocked,
 ) -> io::Result<JoinHandle<()>> {
-    let reader = Reader::start(confined)?.with_patience(PATIENCE);
+    let reader = Reader::start(confined)?.with_patience(PATIENCE).telling(blocked);
     let mut unwinder = Unwinder {
         copies,
         turns: Turns::new(reader),

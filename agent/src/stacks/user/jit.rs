@@ -10,7 +10,6 @@ use std::{
 
 use super::{FRAME_BYTES, InMemory, Name, Named, Turn, User};
 use crate::{
-    kernel::proc::read_text,
     model::ids::Pid,
     stacks::{
         counts::Cause,
@@ -18,7 +17,7 @@ use crate::{
         files::{Watched, open_below},
         objects::Object,
         perf_map,
-        process::own_pid,
+        process::OwnIds,
         profile::FrameKind,
         reader,
         unwind::Place,
@@ -81,23 +80,23 @@ impl User {
     /// Returns the map of a process' JIT compiler: `None` if the file could not be looked for in this turn,
     /// `Some(None)` if there is no map.
     fn map_of(&mut self, pid: Pid, turn: &mut Turn) -> Option<Option<Arc<Object>>> {
-        let Some(path) = map_path(pid) else { return Some(None) };
+        let Some(own) = OwnIds::of(pid) else { return Some(None) };
         let objects = Arc::clone(&self.objects);
         self.run(turn, pid, reader::Place::Own, move |pulse| {
-            let file = open_below(pid, &path).ok().filter(|file| is_trusted(file, pid))?;
+            let file = open_below(pid, &map_path(own)).ok().filter(|file| is_trusted(file, own))?;
             objects.object(&Watched { file, pulse }).ok()
         })
     }
 
     fn read_map(&mut self, wanted: WantedMap, turn: &mut Turn) -> HashMap<(u64, u64), Name> {
         let WantedMap { map, pid, addresses } = wanted;
-        let (Some(path), bytes) = (map_path(pid), map.id.size.min(perf_map::MAX_BYTES)) else { return HashMap::new() };
+        let (Some(own), bytes) = (OwnIds::of(pid), map.id.size.min(perf_map::MAX_BYTES)) else { return HashMap::new() };
         let Some(left) = turn.map_bytes.checked_sub(bytes) else { return HashMap::new() };
         turn.map_bytes = left;
         let addresses: Vec<u64> = addresses.into_iter().collect();
         let (number, asked) = (map.number, addresses.clone());
         let names = self.run(turn, pid, reader::Place::Own, move |pulse| {
-            let file = Watched { file: open_below(pid, &path).ok()?, pulse };
+            let file = Watched { file: open_below(pid, &map_path(own)).ok()?, pulse };
             let names = map.is(&file).then(|| perf_map::names(&file, &asked))?;
             Some(
                 names
@@ -114,16 +113,13 @@ impl User {
 
 /// Returns whether the owner of a file may name the functions of a process: the process itself, or root. Others may write
 /// to the directory of the maps.
-fn is_trusted(file: &File, process: Pid) -> bool {
-    let status = read_text(format!("/proc/{}/status", process.0)).unwrap_or_default();
-    // The second one is the effective user.
-    let user = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok());
-    file.metadata().is_ok_and(|metadata| metadata.uid() == 0 || Some(metadata.uid()) == user)
+fn is_trusted(file: &File, process: OwnIds) -> bool {
+    file.metadata().is_ok_and(|metadata| [0, process.user].contains(&metadata.uid()))
 }
 
 /// Returns the path at which a process' JIT compiler writes its map.
-fn map_path(pid: Pid) -> Option<String> {
-    own_pid(pid).map(|own| format!("/tmp/perf-{own}.map"))
+fn map_path(process: OwnIds) -> String {
+    format!("/tmp/perf-{}.map", process.pid)
 }
 
 #[cfg(test)]
