@@ -37,8 +37,9 @@ const HARD: &str = "podperf_node_hard_interrupts_total";
 const HARD_TIME: &str = "podperf_node_hard_interrupts_seconds_total";
 /// The name of all hard interrupts without a series of their own.
 const OTHER: &str = "(other)";
-/// Divisions in a filter that take longer than to send a packet and to receive it.
-const STEPS: u16 = 4000;
+/// Divisions in a filter that take longer than to send a packet and to receive it. Linux before 6.7 takes filters of up to
+/// 20 KiB.
+const STEPS: u16 = 2500;
 /// Packets of a flood.
 const PACKETS: u32 = 50_000;
 
