@@ -158,7 +158,7 @@ run)
 	[ $# -gt 0 ] || set -- "${rings[@]}"
 	status=0
 	# All tests, each once, at the usual length.
-	unset PODPERF_LANDING PODPERF_ONLY PODPERF_KILLS PODPERF_SEED
+	unset PODPERF_LANDING PODPERF_ONLY PODPERF_SHARE PODPERF_KILLS PODPERF_SEED
 	# Some tests compare what the agent costs, so it is optimized a little. A landing has no time to compile that. The
 	# loads stay as they are: what a program costs is part of many tests.
 	mkdir -p target/rings

@@ -142,6 +142,9 @@ const LONG: &str = "PODPERF_LONG";
 /// The variable that limits a ring to some of its tests: their whole names, with commas between them.
 const ONLY: &str = "PODPERF_ONLY";
 
+/// The variable that limits a ring to one share of its tests: of `1/3`, each third test, from the second one on.
+const SHARE: &str = "PODPERF_SHARE";
+
 /// The variable that allows tests to take CPUs offline and counters away.
 pub const OWN_MACHINE: &str = "PODPERF_TESTS_OWN_MACHINE";
 
@@ -268,6 +271,7 @@ fn ring(count: usize, tests: &[Test], lacks: Option<&str>, lands: bool) -> Resul
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(count);
     let named = only(tests, std::env::var(ONLY).ok().as_deref())?;
+    let named = share(named, std::env::var(SHARE).ok().as_deref())?;
     let rows: Vec<Test> = named.into_iter().filter(|test| part.has(test, lands)).collect();
     let times = Times::default();
     let once = |arguments: &Arguments, rows: &[Test]| {
@@ -300,6 +304,16 @@ fn only(tests: &[Test], names: Option<&str>) -> Result<Vec<Test>> {
         test.with_context(|| format!("failed to find test `{name}` of `{ONLY}` in this ring"))
     };
     names.map_or_else(|| Ok(tests.to_vec()), |names| names.split(',').map(find).collect())
+}
+
+/// Returns the tests of the share that the value of [`SHARE`] chooses, or all tests without it.
+fn share(tests: Vec<Test>, share: Option<&str>) -> Result<Vec<Test>> {
+    let Some(text) = share else { return Ok(tests) };
+    let numbers = text.split_once('/').and_then(|(at, of)| Some((at.parse().ok()?, of.parse().ok()?)));
+    let (at, of): (usize, usize) = numbers
+        .filter(|(at, of)| at < of)
+        .with_context(|| format!("{SHARE} is `{text}` (it is such as `0/2` or `1/2`, or is not set)"))?;
+    Ok(tests.into_iter().skip(at).step_by(of).collect())
 }
 
 /// The tests that have run, with the duration of each.
@@ -418,6 +432,10 @@ mod tests {
         let names = |only| -> Result<Vec<_>> { Ok(super::only(&ring, only)?.iter().map(|test| test.name).collect()) };
         assert_eq!(names(None)?.len(), 3);
         assert_eq!(names(Some("a_ring,a_burner"))?, ["a_ring", "a_burner"]);
+        let share = |text| -> Result<Vec<_>> { Ok(share(ring.to_vec(), text)?.iter().map(|test| test.name).collect()) };
+        assert_eq!([share(Some("0/2"))?, share(Some("1/2"))?], [vec!["a_burner", "a_ring"], vec![ring[1].name]]);
+        assert_eq!(share(None)?.len(), 3);
+        assert!(["2/2", "1", "a/b", ""].iter().all(|text| share(Some(text)).is_err()));
         let error = names(Some("a_ring,a_rin")).err().context("a part of a name was accepted")?;
         assert!(error.to_string().contains("`a_rin`"), "{error}");
         Ok(())

@@ -77,16 +77,26 @@ impl Emulator {
         Ok(command)
     }
 
-    /// Boots the row's kernel with this initramfs, and reads its console until it powers off.
-    pub(super) fn boot(&self, row: &Row, initramfs: &Path, tests: &[String], log: &Path) -> Result<Session> {
+    /// Boots the row's kernel with this initramfs, and reads its console until it powers off. `share` chooses a part of
+    /// the tests, as [`suite`](crate::suite) has it.
+    pub(super) fn boot(
+        &self,
+        row: &Row,
+        initramfs: &Path,
+        tests: &[String],
+        share: Option<String>,
+        log: &Path,
+    ) -> Result<Session> {
+        let deadline = if tests.is_empty() { ALL_IN } else { SOME_IN };
         let (work, tests) = match row.work {
             Work::Some(only) if tests.is_empty() => ("tests", only.to_owned()),
             Work::Tests | Work::Some(_) => ("tests", tests.join(" ")),
             Work::Refusal { .. } => ("refusal", String::new()),
         };
+        let share = share.map_or_else(String::new, |share| format!("share={share}"));
         let console = row.machine.console();
         let more = row.command_line;
-        let line = format!("console={console} quiet loglevel=1 panic=-1 {more} -- {work} {tests}");
+        let line = format!("console={console} quiet loglevel=1 panic=-1 {more} -- {work} {share} {tests}");
         let mut command = self.command()?;
         command.args(row.machine.flags()).args(["-smp", &row.cpus.to_string()]);
         command.args(["-m", "1G", "-display", "none", "-nodefaults", "-no-reboot"]);
@@ -94,7 +104,6 @@ impl Emulator {
         command.arg("-append").arg(line.trim_end());
         process::bind_to_parent(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let deadline = if tests.is_empty() { ALL_IN } else { SOME_IN };
         listen(command.spawn().context("failed to start QEMU")?, log, deadline)
     }
 }

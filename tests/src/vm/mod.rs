@@ -14,14 +14,16 @@ use std::{
     env::consts::ARCH,
     fs,
     io::ErrorKind,
+    panic::resume_unwind,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
-use guest::Emulator;
+use guest::{Emulator, Session};
 use outcome::{Outcome, Report};
 use record::Record;
 use rows::{Machine, ROWS, Row, Work};
@@ -52,6 +54,9 @@ pub struct VmArgs {
     #[arg(long, conflicts_with_all = ["rows", "filter", "only", "quick", "dev"])]
     pub check: bool,
 }
+
+/// The most guests that run the tests of one row at a time. Each takes 1 GiB.
+const MOST_GUESTS: usize = 4;
 
 /// Tests that a quick run leaves out: the other tracepoint, long counting, the long tests of unwinding, most of the
 /// upgrades, and tests that show what the agent does on any kernel.
@@ -95,6 +100,7 @@ const LONG: &[&str] = &[
     "what_is_pinned",
     "what_only_one_layout_has",
     "that_do_not_say_what_they_hold",
+    "over_upgrades_and_kills",
 ];
 
 /// Boots the rows, one after the other, and prints the results on stdout. Returns `false` if anything failed.
@@ -216,9 +222,23 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Row>> {
 /// Boots one row, and prints its results as soon as they are known.
 fn boot(row: &'static Row, initramfs: &Path, tests: &[String], only: &[String], programs: &str) -> Result<Record> {
     let emulator = Emulator::fetch(row.machine)?;
-    let log = directory().join(format!("{}.log", row.name));
-    let session = emulator.boot(row, initramfs, tests, &log)?;
-    let mut report = Report::read(row, &session.console, session.cut.as_deref());
+    // An emulated machine takes one CPU of this one, however many it has.
+    let is_whole = matches!(row.work, Work::Tests) && tests.iter().all(|test| test.starts_with("skip="));
+    let guests = if is_whole { thread::available_parallelism().map_or(1, usize::from).min(MOST_GUESTS) } else { 1 };
+    let boot = &|guest: usize| {
+        let (share, name) = match guests {
+            1 => (None, row.name.to_owned()),
+            _ => (Some(format!("{guest}/{guests}")), format!("{}-{guest}", row.name)),
+        };
+        emulator.boot(row, initramfs, tests, share, &directory().join(format!("{name}.log")))
+    };
+    let sessions = thread::scope(|scope| {
+        let running: Vec<_> = (0..guests).map(|guest| scope.spawn(move || boot(guest))).collect();
+        let ended = running.into_iter().map(|guest| guest.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        ended.collect::<Result<Vec<_>>>()
+    })?;
+    let read = |session: &Session| Report::read(row, &session.console, session.cut.as_deref());
+    let mut report = Report::together(sessions.iter().map(read).collect());
     let mut required = only.to_vec();
     // Without the thing that its tests need, a guest that boots for them alone would show nothing.
     if matches!(row.work, Work::Some(_)) && tests.is_empty() {
@@ -236,7 +256,8 @@ fn boot(row: &'static Row, initramfs: &Path, tests: &[String], only: &[String], 
         report.verified.unwrap_or_else(|| "-".to_owned()),
     ];
     let record = Record { facts, tests: report.tests };
-    print(&document::line((row.name, &record), session.whole));
+    let longest = sessions.iter().map(|session| session.whole).max().unwrap_or_default();
+    print(&document::line((row.name, &record), longest));
     for test in &record.tests {
         if let Outcome::Failed(message) = &test.outcome {
             print(&format!("vm: {} FAILED {}: {message}\n", row.name, test.test));

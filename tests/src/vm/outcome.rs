@@ -98,6 +98,20 @@ impl Report {
         report
     }
 
+    /// Returns the result of guests that each ran every nth test: with the tests in their order again.
+    pub(super) fn together(guests: Vec<Self>) -> Self {
+        let most = guests.iter().map(|guest| guest.tests.len()).max().unwrap_or_default();
+        let mut whole = Self::default();
+        let mut tests: Vec<_> = Vec::new();
+        for guest in guests {
+            whole.kernel = whole.kernel.or(guest.kernel);
+            whole.verified = whole.verified.or(guest.verified);
+            tests.push(guest.tests.into_iter());
+        }
+        whole.tests = (0..most).flat_map(|_| tests.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>()).collect();
+        whole
+    }
+
     /// Turns each of these tests that did not run into a failure.
     pub(super) fn require(&mut self, names: &[String]) {
         for name in names {
@@ -168,6 +182,19 @@ mod tests {
                 Outcome::Failed("\"no scrape within 7ms: the machine is too busy\"".to_owned()),
             ]
         );
+    }
+
+    #[test]
+    fn guests_together_have_every_test_once_and_in_order() {
+        let guest = |tests: &[&str]| {
+            let tests: String = tests.iter().map(|name| line(name, "ok", "")).collect();
+            Report::read(&TESTS, &whole(&tests), None)
+        };
+        let cut = Report::read(&TESTS, &format!("vm: up 6.1.0\n{}", line("b", "ok", "")), Some("too late"));
+        let together = Report::together(vec![guest(&["a", "c", "d"]), cut]);
+        let names: Vec<_> = together.tests.iter().map(|ended| ended.test.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c", GUEST, "d"]);
+        assert_eq!(together.kernel.as_deref(), Some("6.1.0"));
     }
 
     #[test]
