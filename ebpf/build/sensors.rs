@@ -1,7 +1,8 @@
 //! Finds the sensors, each a folder of `sensors/`, and writes the code that calls them.
 //!
-//! A folder NAME has `NAME.h` (the row: `struct podperf_NAME`), `NAME.bpf.h` (`SENSOR(NAME)` and its riders) and
-//! `sensor.rs` (its description). A sensor with programs of its own also has `NAME.bpf.c`.
+//! A folder NAME has `NAME.h` (the row: `struct podperf_NAME`), `NAME.bpf.h` (`SENSOR(NAME)`) and `sensor.rs` (its
+//! description). A sensor with a rider at a point also has `on_POINT.bpf.h` (`NAME_on_POINT`), and one with programs of its
+//! own `NAME.bpf.c`.
 
 use std::{
     error::Error,
@@ -74,10 +75,11 @@ pub(crate) fn write(names: &[String], to: &Path) -> Result<Vec<String>, Box<dyn 
     for Point { name: point, parameters, before, arguments } in POINTS {
         let (mut all_off, mut calls) = (Vec::new(), String::new());
         for name in names {
-            let function = format!("{name}_on_{point}(");
-            if fs::read_to_string(Path::new(FOLDER).join(format!("{name}/{name}.bpf.h")))?.contains(&function) {
+            let file = format!("{name}/on_{point}.bpf.h");
+            if Path::new(FOLDER).join(&file).exists() {
+                riders.push_str(&format!("#include \"{file}\"\n"));
                 all_off.push(format!("!{name}_enabled"));
-                calls.push_str(&format!("\tif ({name}_enabled)\n\t\t{function}{arguments});\n"));
+                calls.push_str(&format!("\tif ({name}_enabled)\n\t\t{name}_on_{point}({arguments});\n"));
             }
         }
         if !calls.is_empty() {

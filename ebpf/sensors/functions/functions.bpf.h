@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * The rows of the sensor, and the calls that go on. A rider removes the calls of a thread that ends. The programs are
- * in functions.bpf.c.
- */
+/* The rows of the sensor, and the calls that go on. The programs are in functions.bpf.c. */
 #ifndef PODPERF_FUNCTIONS_BPF_H
 #define PODPERF_FUNCTIONS_BPF_H
 
@@ -68,23 +65,6 @@ static __always_inline void forget_call(__u64 key, struct podperf_call *call)
 
 	if (!bpf_map_delete_elem(&functions_calls, &key))
 		give_share(&functions_shares, share);
-}
-
-/* A thread that ends in a function does not return from it. */
-static __noinline int functions_on_exit(__u32 pid)
-{
-	struct podperf_call *call;
-	__u64 key;
-
-	for (__u32 function = 0; function < PODPERF_FUNCTIONS; function++) {
-		key = key_of_call(pid, function);
-		call = bpf_map_lookup_elem(&functions_calls, &key);
-		if (call)
-			forget_call(key, call);
-		if (bpf_map_lookup_elem(&functions_lent, &key))
-			bpf_map_delete_elem(&functions_lent, &key);
-	}
-	return 0;
 }
 
 #endif

@@ -1,47 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Counts each wait in the histogram of its activity when the wait ends. */
+/* The rows of the sensor. */
 #ifndef PODPERF_HISTOGRAMS_BPF_H
 #define PODPERF_HISTOGRAMS_BPF_H
 
 #include "histograms.h"
-#include "bucket.h"
 #include "sensor.bpf.h"
 
 SENSOR(histograms)
-
-static __always_inline void observe(struct podperf_histograms *row, __u32 activity, __u64 ns)
-{
-	__u64 at = activity & (PODPERF_WAITS - 1), bucket = bucket_of(ns, PODPERF_HISTOGRAM_BUCKETS);
-	__u64 *words = row->interruptible;
-
-	/* The masks are in assembly, because the compiler would remove them. They bound both indices for the verifier. */
-	asm volatile("%0 &= 3" : "+r"(at));
-	asm volatile("%0 &= 31" : "+r"(bucket));
-	if (bucket >= PODPERF_HISTOGRAM_BUCKETS)
-		return;
-	words += at * PODPERF_HISTOGRAM_WORDS;
-	words[0] += ns;
-	words[1 + bucket]++;
-}
-
-/* This function is global: the verifier checks it once, instead of at each call. */
-__noinline int histograms_add(__u32 slot, __u64 cgroup, __u32 activity, __u64 ns, __u64 queued_ns)
-{
-	struct podperf_histograms *row = histograms_row_at(slot, cgroup);
-
-	if (!row || activity >= PODPERF_WAITS)
-		return 0;
-	/* A task that slept was in the run queue after it was woken, if only for a moment. */
-	if (activity < PODPERF_RUN_QUEUE)
-		observe(row, PODPERF_RUN_QUEUE, queued_ns);
-	observe(row, activity, ns);
-	return 0;
-}
-
-static __always_inline void histograms_on_wait_end(__u32 slot, __u64 cgroup, __u8 call, __u32 activity, __u64 ns,
-						   __u64 queued_ns)
-{
-	histograms_add(slot, cgroup, activity, ns, queued_ns);
-}
 
 #endif

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * The rows of the sensor, and the waits for sleeping locks of the kernel. A rider removes the wait of a thread that ends.
- * The programs are in locks.bpf.c.
- */
+/* The rows of the sensor, and the waits for sleeping locks of the kernel. The programs are in locks.bpf.c. */
 #ifndef PODPERF_LOCKS_BPF_H
 #define PODPERF_LOCKS_BPF_H
 
@@ -42,16 +39,6 @@ static __always_inline void forget_wait(__u32 pid, struct podperf_lock_wait *wai
 
 	if (!bpf_map_delete_elem(&locks_waiting, &pid))
 		give_share(&locks_shares, share);
-}
-
-/* A thread that ends waits for no lock. On kernels that preempt programs, the end of its last wait may be missed. */
-static __noinline int locks_on_exit(__u32 pid)
-{
-	struct podperf_lock_wait *wait = bpf_map_lookup_elem(&locks_waiting, &pid);
-
-	if (wait)
-		forget_wait(pid, wait);
-	return 0;
 }
 
 #endif

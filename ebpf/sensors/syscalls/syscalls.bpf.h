@@ -54,30 +54,4 @@ static __always_inline __u8 call_of(struct task_struct *task)
 	return call_places[number];
 }
 
-static __always_inline void syscalls_on_wait_begin(struct task_struct *task, struct task *t)
-{
-	if (t->activity < PODPERF_RUN_QUEUE)
-		t->call = call_of(task);
-}
-
-/* This function is global: the verifier checks it once, and Linux 6.1 keeps the bounds of few values at a time. */
-__noinline int syscalls_add(__u32 slot, __u64 cgroup, __u32 call, __u64 ns)
-{
-	struct podperf_syscalls *row = syscalls_row_at(slot, cgroup);
-	__u64 at = call;
-
-	/* The mask is in assembly, because the compiler would remove it. It bounds the index for the verifier. */
-	asm volatile("%0 &= 127" : "+r"(at));
-	if (row && at < CALLS)
-		(&row->other)[at] += ns;
-	return 0;
-}
-
-static __always_inline void syscalls_on_wait_end(__u32 slot, __u64 cgroup, __u8 call, __u32 activity, __u64 ns,
-						 __u64 queued_ns)
-{
-	if (activity < PODPERF_RUN_QUEUE)
-		syscalls_add(slot, cgroup, call, ns);
-}
-
 #endif
