@@ -19,6 +19,7 @@ struct copied_wait {
 	__u64 entry; /* key of its entry in the stack cache: the call site, or see trust_frames */
 	__u64 path;
 	__u64 expected; /* the remembered stack; 0: unknown */
+	__u64 stack;    /* the one that was found */
 	__u64 kernel;   /* the kernel's part, if it was walked */
 	__u64 proved;   /* see struct podperf_copy */
 	__u32 paid;     /* number of waits that a walk or copy stands for; 0: the budget has none */
@@ -130,6 +131,27 @@ __noinline int trust_frames(struct copied_wait *wait)
 	return known.memo->uses >= known.check_every;
 }
 
+/* Counts a check of a trusted entry, if this is one. */
+static __always_inline void count_check(struct copied_wait *wait, bool is_wrong)
+{
+	struct podperf_cpu *cpu = this_cpu();
+
+	if (!cpu || !wait->due)
+		return;
+	cpu->checks++;
+	cpu->checks_wrong += is_wrong;
+}
+
+/* Notes that the call site, which samples have named, is looked at. */
+static __always_inline void forget_name(struct copied_wait *wait)
+{
+	__u64 site = wait->site;
+	struct memo *memo = bpf_map_lookup_elem(&stack_memo, &site);
+
+	if (memo)
+		memo->named = 0;
+}
+
 /* Returns the stack of `task` by its recipes, see `stack_by_recipe`. */
 static __always_inline __u64 prove(struct task_struct *task, struct copied_wait *wait)
 {
@@ -207,30 +229,22 @@ static __always_inline int compare_by_recipe(void *ctx, struct task_struct *task
 }
 
 /*
- * Finds the stack of `task`, which is current and goes to sleep, by recipes or by a copy. Fills the fields of `t` for
- * it. Until a remembered stack is trusted, and then at some uses, the kernel's part is walked and compared. If a call
- * site has had other user frames, these are compared at each use, and choose what is remembered. Walks and copies are
- * paid once for each wait. Over the budget, a stack is used that agrees by its words, and other waits stand for the wait
- * unless that stack was never wrong.
+ * Begins the record of a wait, and finds what is remembered of its call site. Returns 1 if the remembered stack is used
+ * without a look at the words of the stack.
  */
-static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, struct task *t, __u64 now)
+static __noinline int find_copied(struct task_struct *task, struct task *t, struct copied_wait *wait, __u64 now)
 {
-	__u32 zero = 0;
-	struct copied_wait *wait = bpf_map_lookup_elem(&copied_wait, &zero);
 	struct podperf_cpu *cpu = this_cpu();
 	struct remembered known;
 	struct memo *memo;
 	bool is_due;
-	__u64 stack;
 
 	if (!t || !wait || !cpu)
 		return 0;
 	known = find(t, site_of_copied(task, t->activity), 0);
 	memo = known.memo;
-	cpu->waits++;
-	t->walked = false;
-	t->weight = 1;
-	t->shadow = SHADOW_NONE;
+	wait->site = known.site;
+	wait->entry = known.site;
 	wait->named = memo && memo->named;
 	wait->several = schedule_begin && memo && memo->several;
 	is_due = memo && known.trusted && !wait->several && memo->uses >= known.check_every;
@@ -239,69 +253,128 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	if (is_due && !wait->named)
 		pay_for(wait, cpu->cgroup, now);
 	wait->due = is_due && wait->paid;
-	if (known.trusted && !wait->due && !wait->several) {
-		t->stack = known.stack;
-		keep_at_hand(t, &known);
-		goto remembered;
-	}
-	wait->site = known.site;
-	wait->entry = known.site;
-	wait->expected = wait->several ? ANY_STACK : memo && memo->shed ? 0 : known.stack;
 	wait->trusted = known.trusted && !wait->several;
 	wait->believed = known.believed;
+	if (wait->trusted && !wait->due) {
+		wait->stack = known.stack;
+		keep_at_hand(t, &known);
+		return 1;
+	}
+	wait->expected = wait->several ? ANY_STACK : memo && memo->shed ? 0 : known.stack;
 	t->memory_site = 0;
 	t->memory_uses = 0;
+	return 0;
+}
+
+/* The source of the stack of a wait. */
+enum source {
+	FROM_MEMORY,   /* the remembered stack */
+	FROM_ESTIMATE, /* over the budget: a stack that agrees by its words, if there is one */
+	FROM_RECIPE,   /* the stack that a recipe has proved; the kernel's part cannot be walked */
+	FROM_WALK,     /* a recipe or a copy, with a walk of the kernel's part */
+};
+
+/*
+ * Compares the words of the stack with the recipes, and decides where its stack comes from. A walk or copy is paid once
+ * for each wait.
+ */
+static __noinline enum source decide_copied(struct task_struct *task, struct task *t, struct copied_wait *wait,
+					    __u64 now)
+{
+	struct podperf_cpu *cpu = this_cpu();
+
+	if (!t || !wait || !cpu)
+		return FROM_ESTIMATE;
 	wait->path = path_of(task, t->activity);
 	/* Where the scheduler is not known, the kernel's part depends on the program that walks. */
 	wait->kernel = schedule_begin ? UNKNOWN_PART : ANY_PART;
-	stack = prove(task, wait);
-	wait->same_words = stack == wait->expected;
+	wait->stack = prove(task, wait);
+	wait->same_words = wait->stack == wait->expected;
 	wait->by_words = false;
 	if (wait->several) {
-		is_due = trust_frames(wait);
-		if (is_due)
+		wait->due = trust_frames(wait);
+		if (wait->due)
 			pay_for(wait, cpu->cgroup, now);
-		wait->due = is_due && wait->paid;
+		wait->due = wait->due && wait->paid;
 		if (wait->expected)
-			stack = wait->expected;
-		if (wait->trusted && !wait->due) {
-			t->stack = stack;
-			goto remembered;
-		}
+			wait->stack = wait->expected;
+		if (wait->trusted && !wait->due)
+			return FROM_MEMORY;
 	}
-	/* The entry is not trusted, or a check of it is due and paid. */
-	if (!(stack & 1) || schedule_begin) {
-		wait->by_words = (stack & 1) || stack == AMBIGUOUS;
-		/* Waits that are believed stand for themselves, walked or not. */
-		if (!wait->paid)
-			pay_for(wait, cpu->cgroup, now);
-		if (!wait->believed || !(wait->trusted || ((stack & 1) && wait->same_words)))
-			t->weight = wait->paid;
-		if (!wait->paid) {
-			t->stack = stack & 1 ? stack : wait->site;
-			return 0;
-		}
+	if ((wait->stack & 1) && !schedule_begin)
+		return FROM_RECIPE;
+	wait->by_words = (wait->stack & 1) || wait->stack == AMBIGUOUS;
+	/* Waits that are believed stand for themselves, walked or not. */
+	if (!wait->paid)
+		pay_for(wait, cpu->cgroup, now);
+	if (!wait->believed || !(wait->trusted || ((wait->stack & 1) && wait->same_words)))
+		t->weight = wait->paid;
+	return wait->paid ? FROM_WALK : FROM_ESTIMATE;
+}
+
+/* Counts a check, and remembers what a recipe has proved. Returns 1 if no recipe has: then the stack is copied. */
+static __noinline int learn_copied(struct task_struct *task, struct task *t, struct copied_wait *wait)
+{
+	bool is_wrong;
+
+	if (!t || !wait)
+		return 0;
+	is_wrong = wait->stack != wait->expected && (wait->stack || wait->by_words);
+	count_check(wait, is_wrong);
+	if (wait->named)
+		forget_name(wait);
+	if (!(wait->stack & 1)) {
+		unlearn(wait, wait->expected && is_wrong);
+		return 1;
+	}
+	t->stack = wait->stack;
+	if (t->walked || !schedule_begin)
+		learn_proved(wait, wait->stack, t->walked);
+	if (shadow)
+		confirm(task, wait, wait->stack);
+	return 0;
+}
+
+/*
+ * Finds the stack of `task`, which is current and goes to sleep, by recipes or by a copy. Fills the fields of `t` for
+ * it. Until a remembered stack is trusted, and then at some uses, the kernel's part is walked and compared. If a call
+ * site has had other user frames, these are compared at each use, and choose what is remembered. Over the budget, a
+ * stack is used that agrees by its words, and other waits stand for the wait unless that stack was never wrong.
+ */
+static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, struct task *t, __u64 now)
+{
+	__u32 zero = 0;
+	struct copied_wait *wait = bpf_map_lookup_elem(&copied_wait, &zero);
+	struct podperf_cpu *cpu = this_cpu();
+	enum source source = FROM_MEMORY;
+
+	if (!t || !wait || !cpu)
+		return 0;
+	cpu->waits++;
+	t->walked = false;
+	t->weight = 1;
+	t->shadow = SHADOW_NONE;
+	if (!find_copied(task, t, wait, now))
+		source = decide_copied(task, t, wait, now);
+	if (source == FROM_MEMORY) {
+		t->stack = wait->stack;
+		if (shadow)
+			t->shadow = compare_by_recipe(ctx, task, t, wait, cpu);
+		return 0;
+	}
+	if (source == FROM_ESTIMATE) {
+		t->stack = wait->stack & 1 ? wait->stack : wait->site;
+		return 0;
+	}
+	if (source == FROM_WALK) {
 		t->walked = true;
 		cpu->kernel_walks += wait->by_words;
 		wait->kernel = kernel_part_of_wait(ctx);
 		if (wait->by_words)
-			stack = prove(task, wait);
+			wait->stack = prove(task, wait);
 	}
-	if (wait->due) {
-		cpu->checks++;
-		cpu->checks_wrong += stack != wait->expected && (stack || wait->by_words);
-	}
-	if (memo)
-		memo->named = 0;
-	if (stack & 1) {
-		t->stack = stack;
-		if (t->walked || !schedule_begin)
-			learn_proved(wait, stack, t->walked);
-		if (shadow)
-			confirm(task, wait, stack);
+	if (!learn_copied(task, t, wait))
 		return 0;
-	}
-	unlearn(wait, wait->expected && (stack || wait->by_words));
 	cpu->walks++;
 	t->stack = copy_wait(task, wait);
 	if (t->stack) {
@@ -312,10 +385,6 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	t->stack = walk_stack(ctx, true);
 	if (wait->named && t->stack)
 		send_site(wait->site, t->stack);
-	return 0;
-remembered:
-	if (shadow)
-		t->shadow = compare_by_recipe(ctx, task, t, wait, cpu);
 	return 0;
 }
 
