@@ -11,7 +11,7 @@
 #define PODPERF_COPIED_WAITS_BPF_H
 
 #include "cgroup.bpf.h"
-#include "memo.bpf.h"
+#include "stack_cache.bpf.h"
 
 /* A wait that begins. It is in a map, because the stack of all nested calls may have 512 bytes. */
 struct copied_wait {
@@ -26,8 +26,8 @@ struct copied_wait {
 	bool own_share; /* the share of the cgroup paid it */
 	bool trusted;
 	bool believed;   /* without a walk, the remembered stack is used */
-	bool several;    /* see struct memo */
-	bool named;      /* see struct memo */
+	bool several;    /* see struct cached_stack */
+	bool named;      /* see struct cached_stack */
 	bool due;        /* this is a check of a trusted entry */
 	bool by_words;   /* some stack agreed by its words */
 	bool same_words; /* the remembered one did */
@@ -44,7 +44,7 @@ struct {
 /* Remembers that the current task waits on `stack`, which a recipe has just proved, with its kernel part or without. */
 static __noinline int learn_proved(struct copied_wait *wait, __u64 stack, bool by_kernel)
 {
-	struct memo fresh = {.stack = stack}, *memo;
+	struct cached_stack fresh = {.stack = stack}, *cached;
 	__u64 entry;
 
 	if (!wait)
@@ -52,26 +52,26 @@ static __noinline int learn_proved(struct copied_wait *wait, __u64 stack, bool b
 	if (wait->named)
 		send_site(wait->site, stack);
 	entry = wait->entry;
-	memo = bpf_map_lookup_elem(&stack_memo, &entry);
-	if (!memo) {
-		if (bpf_map_update_elem(&stack_memo, &entry, &fresh, BPF_ANY))
-			drop(PODPERF_DROP_STACK_MEMO);
+	cached = bpf_map_lookup_elem(&stack_cache, &entry);
+	if (!cached) {
+		if (bpf_map_update_elem(&stack_cache, &entry, &fresh, BPF_ANY))
+			drop(PODPERF_DROP_STACK_CACHE);
 		return 0;
 	}
 	if (wait->due)
-		memo->uses = 0;
-	if (memo->stack == stack) {
-		memo->shed = 0;
-		memo->agreed += by_kernel;
+		cached->uses = 0;
+	if (cached->stack == stack) {
+		cached->shed = 0;
+		cached->agreed += by_kernel;
 		return 0;
 	}
-	if (memo->stack && !memo->shed) {
-		memo->wrong += wait->same_words;
-		memo->several |= !wait->same_words;
+	if (cached->stack && !cached->shed) {
+		cached->wrong += wait->same_words;
+		cached->several |= !wait->same_words;
 	}
-	memo->shed = 0;
-	memo->stack = stack;
-	memo->agreed = 0;
+	cached->shed = 0;
+	cached->stack = stack;
+	cached->agreed = 0;
 	return 0;
 }
 
@@ -81,23 +81,23 @@ static __noinline int learn_proved(struct copied_wait *wait, __u64 stack, bool b
  */
 __noinline int unlearn(struct copied_wait *wait, bool wrong)
 {
-	struct memo *memo;
+	struct cached_stack *cached;
 	__u64 entry;
 
 	if (!wait)
 		return 0;
 	entry = wait->entry;
-	memo = bpf_map_lookup_elem(&stack_memo, &entry);
-	if (!memo)
+	cached = bpf_map_lookup_elem(&stack_cache, &entry);
+	if (!cached)
 		return 0;
 	if (wait->due)
-		memo->uses = 0;
-	memo->agreed = 0;
+		cached->uses = 0;
+	cached->agreed = 0;
 	if (!wrong)
 		return 0;
-	memo->several |= !wait->same_words;
-	memo->wrong += wait->same_words;
-	memo->stack = 0;
+	cached->several |= !wait->same_words;
+	cached->wrong += wait->same_words;
+	cached->stack = 0;
 	return 0;
 }
 
@@ -124,11 +124,11 @@ __noinline int trust_frames(struct copied_wait *wait)
 	wait->believed = known.believed;
 	wait->same_words = true;
 	/* The next wait of a call site that samples have named is walked. */
-	if (!known.memo || !known.trusted || wait->named)
+	if (!known.cached || !known.trusted || wait->named)
 		return 0;
 	wait->trusted = true;
-	known.memo->uses++;
-	return known.memo->uses >= known.check_every;
+	known.cached->uses++;
+	return known.cached->uses >= known.check_every;
 }
 
 /* Counts a check of a trusted entry, if this is one. */
@@ -146,10 +146,10 @@ static __always_inline void count_check(struct copied_wait *wait, bool is_wrong)
 static __always_inline void forget_name(struct copied_wait *wait)
 {
 	__u64 site = wait->site;
-	struct memo *memo = bpf_map_lookup_elem(&stack_memo, &site);
+	struct cached_stack *cached = bpf_map_lookup_elem(&stack_cache, &site);
 
-	if (memo)
-		memo->named = 0;
+	if (cached)
+		cached->named = 0;
 }
 
 /* Returns the stack of `task` by its recipes, see `stack_by_recipe`. */
@@ -236,18 +236,18 @@ static __noinline int find_copied(struct task_struct *task, struct task *t, stru
 {
 	struct podperf_cpu *cpu = this_cpu();
 	struct remembered known;
-	struct memo *memo;
+	struct cached_stack *cached;
 	bool is_due;
 
 	if (!t || !wait || !cpu)
 		return 0;
 	known = find(t, site_of_copied(task, t->activity), 0);
-	memo = known.memo;
+	cached = known.cached;
 	wait->site = known.site;
 	wait->entry = known.site;
-	wait->named = memo && memo->named;
-	wait->several = schedule_begin && memo && memo->several;
-	is_due = memo && known.trusted && !wait->several && memo->uses >= known.check_every;
+	wait->named = cached && cached->named;
+	wait->several = schedule_begin && cached && cached->several;
+	is_due = cached && known.trusted && !wait->several && cached->uses >= known.check_every;
 	wait->paid = wait->named;
 	wait->own_share = false;
 	if (is_due && !wait->named)
@@ -260,7 +260,7 @@ static __noinline int find_copied(struct task_struct *task, struct task *t, stru
 		keep_at_hand(t, &known);
 		return 1;
 	}
-	wait->expected = wait->several ? ANY_STACK : memo && memo->shed ? 0 : known.stack;
+	wait->expected = wait->several ? ANY_STACK : cached && cached->shed ? 0 : known.stack;
 	t->memory_site = 0;
 	t->memory_uses = 0;
 	return 0;

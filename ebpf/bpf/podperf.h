@@ -80,7 +80,7 @@ enum podperf_drop {
 	PODPERF_DROP_CGROUP_TABLE, /* `cgroups` or `rows_by_id` is full: a cgroup is counted further up, or is lost */
 	PODPERF_DROP_EVENT_READ,   /* a perf counter could not be read */
 	PODPERF_DROP_STACK_WALK,   /* neither a kernel nor a user stack was found: the wait counts without one */
-	PODPERF_DROP_STACK_MEMO,   /* the walked stack could not be cached: it is walked again next time */
+	PODPERF_DROP_STACK_CACHE,  /* the walked stack could not be cached: it is walked again next time */
 	PODPERF_DROP_STACK_RING,   /* `stack_ring` was full: the stack or waker is sent the next time */
 	PODPERF_DROP_SAMPLE_TABLE, /* no room in a table or a row: the time is in no profile */
 	PODPERF_DROP_SAMPLE_STACK, /* the cgroup is over its share of the table: its time counts without a stack */

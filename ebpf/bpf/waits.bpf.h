@@ -10,7 +10,7 @@
 #include "control.bpf.h"
 #include "filters.bpf.h"
 #include "kernel.h"
-#include "memo.bpf.h"
+#include "stack_cache.bpf.h"
 #include "podperf.h"
 #include "riders.bpf.h"
 #include "samples.bpf.h"

@@ -18,7 +18,6 @@ mod hung;
 mod java;
 mod lifecycle;
 mod limits;
-mod memo;
 mod mounts;
 mod musl;
 mod names;
@@ -36,6 +35,7 @@ mod refusals;
 mod restart;
 mod sampled;
 mod scrape;
+mod stack_cache;
 mod storm;
 mod strangers;
 mod syscalls;
@@ -74,13 +74,13 @@ fn main() -> ExitCode {
     let receivers = [addresses::TESTS, profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let waits = [waiting::TESTS, zero_first::TESTS].concat();
     let stacks = [
-        memo::TESTS,
         names::TESTS,
         debug_files::TESTS,
         hung::TESTS,
         musl::TESTS,
         java::TESTS,
         filters::TESTS,
+        stack_cache::TESTS,
         storm::TESTS,
         full::TESTS,
     ]

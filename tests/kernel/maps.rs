@@ -27,7 +27,7 @@ pub(crate) fn dumps_have_field_names() -> Result<()> {
         ("rows_by_id", &[]),
         ("cpus", &["cgroup", "idle_ns", "switches_recovered"]),
         ("samples", &["stack", "tgid", "activity", "last_ns"]),
-        ("stack_memo", &["agreed", "uses", "wrong"]),
+        ("stack_cache", &["agreed", "uses", "wrong"]),
     ] {
         let dump = match map {
             "samples" => dump(&agent, "waits_even")? + &dump(&agent, "waits_odd")?,

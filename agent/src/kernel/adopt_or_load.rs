@@ -151,7 +151,7 @@ pub(super) fn layout(
         .size("rows_by_id", rows.by_id())
         .size("cpus", copies)
         .size("controls", copies)
-        .size("stack_memo", max_stacks)
+        .size("stack_cache", max_stacks)
         .size("stacks_sent", sent::sets(max_stacks))
         .size(copies::RING, of_copies.ring)
         .size(copies::RECIPES, of_copies.recipes)
@@ -286,7 +286,7 @@ fn pieces(text: &str) -> Vec<[u8; generations::PIECE]> {
 /// received.
 pub(super) fn forget_stacks(object: &Object) -> io::Result<()> {
     sent::forget_all(object)?;
-    raw::clear::<u64>(fd(object, "stack_memo")?)?;
+    raw::clear::<u64>(fd(object, "stack_cache")?)?;
     copies::forget_all(object)
 }
 

@@ -119,7 +119,7 @@ export function addAgent(text, { node, cpus }, agent, number) {
     {
       cgroups: [8192, 2.1e7],
       tasks: [0, 6e6],
-      stack_memo: [16384, 1.6e7],
+      stack_cache: [16384, 1.6e7],
       stack_ring: [4194304, 4.2e6],
       waits_even: [16384, 1.6e7],
       waits_odd: [16384, 1.6e7],
@@ -157,7 +157,7 @@ export function addAgent(text, { node, cpus }, agent, number) {
   counter("readings", {}, 1 / 30, { noise: 0 });
 
   const drops =
-    "task_storage task_busy cgroup_table event_read stack_walk stack_memo stack_ring sample_table sample_stack long_wait cgroup_ring stack_shed sample_busy sensor_table locks_missed_end locks_late_row";
+    "task_storage task_busy cgroup_table event_read stack_walk stack_cache stack_ring sample_table sample_stack long_wait cgroup_ring stack_shed sample_busy sensor_table locks_missed_end locks_late_row";
   for (const reason of drops.split(" "))
     counter("bpf_drops", { reason }, { stack_walk: 0.6, sample_stack: 0.15 }[reason] ?? 0, { noise: 0.5 });
   counter("switches_recovered", {}, 0.02 * number, { noise: 0.6 });

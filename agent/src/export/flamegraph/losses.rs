@@ -38,7 +38,7 @@ fn meaning(reason: &str) -> Option<(Effect, &'static str)> {
         "sample_stack" => (Effect::Stackless, "waits or samples of a cgroup with too many stacks"),
         "sample_busy" => (Effect::Stackless, "waits or samples while a table was locked"),
         "copy_ring" => (Effect::Thin, "stacks that were walked by frame pointers"),
-        "task_busy" | "stack_memo" | "long_wait" => return None,
+        "task_busy" | "stack_cache" | "long_wait" => return None,
         _ => (Effect::Missing, "counts of the node"),
     };
     Some(meaning)
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_lost_window_always_matters_and_what_comes_later_never_does() {
-        let html = says(vec![whole(5)], 480_000, &[(LOST_WINDOW, 1), ("stack_memo", 999_999)]);
+        let html = says(vec![whole(5)], 480_000, &[(LOST_WINDOW, 1), ("stack_cache", 999_999)]);
         assert_eq!(html.matches("<p class=").count(), 1, "{html}");
         assert!(html.contains("\"warn\"") && html.contains("1 windows whose names came too late (window)."), "{html}");
     }

@@ -9,8 +9,8 @@
  * stack. A stack that they find is remembered as shed: once user frames are taken again, it is not trusted, and the next
  * walk replaces it. Where user frames are never taken, the kernel's part is the whole stack.
  */
-#ifndef PODPERF_MEMO_BPF_H
-#define PODPERF_MEMO_BPF_H
+#ifndef PODPERF_STACK_CACHE_BPF_H
+#define PODPERF_STACK_CACHE_BPF_H
 
 #include "budget.bpf.h"
 #include "call_site.bpf.h"
@@ -39,7 +39,7 @@ const volatile bool shadow = false;
 /* Number of uses without a lookup in the cache; a divisor of CHECK_EVERY. */
 #define MEMORY_USES 16
 
-struct memo {
+struct cached_stack {
 	__u64 stack;  /* 0: unknown */
 	__u32 agreed; /* walks in a row that found this stack */
 	__u32 uses;   /* uses since it is trusted, or since the last check */
@@ -58,8 +58,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 32768); /* set by the agent */
 	__type(key, __u64);
-	__type(value, struct memo);
-} stack_memo SEC(".maps");
+	__type(value, struct cached_stack);
+} stack_cache SEC(".maps");
 
 /* The result of a walk in shadow mode for a cached stack. */
 enum shadow {
@@ -71,9 +71,9 @@ enum shadow {
 /* What is remembered of a call site when a wait begins there. */
 struct remembered {
 	__u64 site;
-	struct memo *memo; /* its entry; NULL: it has none, or the task's record has its stack */
-	__u64 stack;       /* 0: unknown */
-	__u32 check_every; /* one in so many uses is checked */
+	struct cached_stack *cached; /* its entry; NULL: it has none, or the task's record has its stack */
+	__u64 stack;                 /* 0: unknown */
+	__u32 check_every;           /* one in so many uses is checked */
 	bool trusted;
 	bool believed; /* over the budget, a stack is used that is trusted or was never another one */
 };
@@ -90,13 +90,13 @@ static __always_inline void send_site(__u64 site, __u64 stack)
 /* Adds `site`, whose stack is not known, to the cache: from now on samples name it. */
 static __always_inline void name_site(__u64 site)
 {
-	struct memo fresh = {.named = 1}, *memo = bpf_map_lookup_elem(&stack_memo, &site);
+	struct cached_stack fresh = {.named = 1}, *cached = bpf_map_lookup_elem(&stack_cache, &site);
 
-	if (memo)
-		memo->named = 1;
-	else if (bpf_map_update_elem(&stack_memo, &site, &fresh, BPF_NOEXIST) &&
-		 !bpf_map_lookup_elem(&stack_memo, &site))
-		drop(PODPERF_DROP_STACK_MEMO);
+	if (cached)
+		cached->named = 1;
+	else if (bpf_map_update_elem(&stack_cache, &site, &fresh, BPF_NOEXIST) &&
+		 !bpf_map_lookup_elem(&stack_cache, &site))
+		drop(PODPERF_DROP_STACK_CACHE);
 }
 
 static __always_inline __u8 compare(struct podperf_cpu *cpu, bool right)
@@ -110,18 +110,18 @@ static __always_inline __u8 compare(struct podperf_cpu *cpu, bool right)
 static __always_inline struct remembered look_up(__u64 site, __u32 shed)
 {
 	struct remembered found = {.site = site, .check_every = CHECK_EVERY};
-	struct memo *memo = bpf_map_lookup_elem(&stack_memo, &site);
+	struct cached_stack *cached = bpf_map_lookup_elem(&stack_cache, &site);
 	__u32 needed;
 
-	found.memo = memo;
-	if (!memo || !memo->stack)
+	found.cached = cached;
+	if (!cached || !cached->stack)
 		return found;
-	found.stack = memo->stack;
-	needed = TRUSTED_AFTER << (memo->wrong < MAX_DOUBLINGS ? memo->wrong : MAX_DOUBLINGS);
-	found.trusted = memo->agreed >= needed && memo->shed <= shed;
-	found.believed = found.trusted || !(memo->wrong | memo->several);
-	if (memo->agreed - needed < CHECK_DOUBLINGS)
-		found.check_every >>= CHECK_DOUBLINGS - (memo->agreed - needed);
+	found.stack = cached->stack;
+	needed = TRUSTED_AFTER << (cached->wrong < MAX_DOUBLINGS ? cached->wrong : MAX_DOUBLINGS);
+	found.trusted = cached->agreed >= needed && cached->shed <= shed;
+	found.believed = found.trusted || !(cached->wrong | cached->several);
+	if (cached->agreed - needed < CHECK_DOUBLINGS)
+		found.check_every >>= CHECK_DOUBLINGS - (cached->agreed - needed);
 	return found;
 }
 
@@ -137,8 +137,8 @@ static __always_inline struct remembered find(struct task *t, __u64 site, __u32 
 		return found;
 	}
 	found = look_up(site, shed);
-	if (found.memo && found.trusted)
-		found.memo->uses += t->memory_site == site ? MEMORY_USES : 1;
+	if (found.cached && found.trusted)
+		found.cached->uses += t->memory_site == site ? MEMORY_USES : 1;
 	return found;
 }
 
@@ -148,23 +148,23 @@ static __always_inline struct remembered find(struct task *t, __u64 site, __u32 
  */
 static __always_inline __u32 decide(struct remembered *known, __u64 cgroup, __u64 now, __u32 shed)
 {
-	struct memo *memo = known->memo;
+	struct cached_stack *cached = known->cached;
 	__u32 weight;
 
-	if (memo && !known->stack && memo->named)
+	if (cached && !known->stack && cached->named)
 		return 1;
-	if (known->trusted && (!memo || memo->uses < known->check_every || memo->shed < shed))
+	if (known->trusted && (!cached || cached->uses < known->check_every || cached->shed < shed))
 		return 0;
 	weight = may_walk(cgroup, now);
-	if (memo && known->trusted && weight)
-		memo->uses = 0;
+	if (cached && known->trusted && weight)
+		cached->uses = 0;
 	return weight;
 }
 
 /* Gives the task's record the remembered stack of its call site, for the next waits. */
 static __always_inline void keep_at_hand(struct task *t, struct remembered *known)
 {
-	if (!known->memo || !known->trusted || known->check_every != CHECK_EVERY)
+	if (!known->cached || !known->trusted || known->check_every != CHECK_EVERY)
 		return;
 	t->memory_site = known->site;
 	t->memory_stack = known->stack;
@@ -174,28 +174,28 @@ static __always_inline void keep_at_hand(struct task *t, struct remembered *know
 /* Remembers the stack that a walk has found. Returns true if it stands for this wait alone. */
 static __always_inline bool learn(struct remembered *known, __u64 walked, __u32 shed, struct podperf_cpu *cpu)
 {
-	struct memo fresh = {.stack = walked, .shed = shed}, *memo = known->memo;
+	struct cached_stack fresh = {.stack = walked, .shed = shed}, *cached = known->cached;
 
-	if (!memo || !known->stack) {
-		if (memo && memo->named && walked)
+	if (!cached || !known->stack) {
+		if (cached && cached->named && walked)
 			send_site(known->site, walked);
-		fresh.named = !walked && memo && memo->named;
-		if (bpf_map_update_elem(&stack_memo, &known->site, &fresh, BPF_ANY))
-			drop(PODPERF_DROP_STACK_MEMO);
+		fresh.named = !walked && cached && cached->named;
+		if (bpf_map_update_elem(&stack_cache, &known->site, &fresh, BPF_ANY))
+			drop(PODPERF_DROP_STACK_CACHE);
 		return false;
 	}
 	cpu->checks += known->trusted;
-	if (memo->shed < shed)
+	if (cached->shed < shed)
 		return known->believed;
-	if (walked == memo->stack) {
-		memo->agreed++;
+	if (walked == cached->stack) {
+		cached->agreed++;
 		return known->believed;
 	}
 	cpu->checks_wrong += known->trusted;
-	memo->stack = walked;
-	memo->agreed = 0;
-	memo->wrong += memo->shed <= shed;
-	memo->shed = shed;
+	cached->stack = walked;
+	cached->agreed = 0;
+	cached->wrong += cached->shed <= shed;
+	cached->shed = shed;
 	return known->believed;
 }
 
@@ -233,7 +233,7 @@ static __noinline int stack_of_wait(void *ctx, struct task_struct *task, struct 
 	}
 	t->stack = known.stack ? known.stack : known.site;
 	t->weight = known.believed;
-	if (known.memo && !known.memo->shed)
+	if (known.cached && !known.cached->shed)
 		keep_at_hand(t, &known);
 	if (shadows && known.believed)
 		t->shadow = compare(cpu, walked == known.stack);
