@@ -191,7 +191,9 @@ fn a_probe_asks_every_address_and_fails_by_name() -> Result<()> {
     ensure!(said.ends_with("1 of 1 agents are ready and count\n"), "{said}");
     let (code, said) = probe(&[&url, "http://127.0.0.1:1", "http://nobody.invalid:1"])?;
     ensure!(code == Some(1) && said.ends_with("1 of 3 agents are ready and count\n"), "{code:?}: {said}");
-    ensure!(said.contains("FAIL  http://127.0.0.1:1  Connection refused"), "{said}");
+    let refused = said.lines().find(|line| line.starts_with("FAIL  http://127.0.0.1:1  Connection refused"));
+    let hint = "(does an agent run there, and listen on this address?)";
+    ensure!(refused.is_some_and(|line| line.ends_with(hint)), "{said}");
     ensure!(said.contains("FAIL  http://nobody.invalid:1  failed to look it up"), "{said}");
     // Without facts and counters the agent is ready and exports no facts.
     drop(agent);

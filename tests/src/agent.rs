@@ -35,8 +35,8 @@ use crate::{
 
 /// The agent logs this text on stderr when it answers.
 const READY: &str = "listening on http";
-/// The longest wait for a start. Loading the programs takes well below a second; a loaded machine gets more, and a guest
-/// that is emulated takes 20 times as long.
+/// The longest wait for a start. Loading the programs takes well below a second; a loaded machine gets more, and a
+/// guest that is emulated takes 20 times as long.
 fn start_deadline() -> Duration {
     Duration::from_secs(if has_own_machine() { 120 } else { 30 })
 }
@@ -63,7 +63,8 @@ pub const SHARES_READINGS: &str = "# readings are shared\n";
 /// A line for the configuration of an agent whose test is not about stacks. Such an agent starts in half of the time.
 pub const NO_STACKS: &str = "stacks: {enabled: false}\n";
 
-/// A line for the configuration of an agent that has the series of its own that the configuration asks for, and no more.
+/// A line for the configuration of an agent that has the series of its own that the configuration asks for, and no
+/// more.
 const OWN_AS_ASKED: &str = "# own series as asked\n";
 
 /// The start of a line of the configuration that is an option of the agent, see [`testing`].
@@ -171,8 +172,8 @@ fn with_all_of_its_own(yaml: &str) -> String {
     }
 }
 
-/// Replaces an agent's configuration file at once, as the kubelet does. An agent that reads a file while it is written may
-/// find it empty, which is a valid configuration.
+/// Replaces an agent's configuration file at once, as the kubelet does. An agent that reads a file while it is written
+/// may find it empty, which is a valid configuration.
 pub fn replace_config(directory: &Path, text: &str) -> Result<()> {
     let new = directory.join("new.yaml");
     fs::write(&new, text)?;
@@ -213,8 +214,8 @@ impl Agent {
         Self::start_changed(program, yaml, |_| ())
     }
 
-    /// Starts any build of the agent that shares readings as in production. The agent gets no option that an older build
-    /// may not know.
+    /// Starts any build of the agent that shares readings as in production. The agent gets no option that an older
+    /// build may not know.
     pub fn start_to_measure(program: &Path, yaml: &str) -> Result<Self> {
         Self::start_program(program, &format!("{yaml}\n{SHARES_READINGS}{OWN_AS_ASKED}"))
     }

@@ -51,7 +51,7 @@ pub struct Cli {
 enum Command {
     /// Count, sample and serve until SIGTERM or SIGINT; SIGHUP reloads the configuration.
     Agent(agent::Arguments),
-    /// Report which parts of the agent would work on this machine, and how to mend the others.
+    /// Report which parts of the agent would work on this machine, and how to fix the others.
     ///
     /// Exit codes: 0 usable; 1 degraded: something that was asked for is missing, and the rest works; 2 unusable: the
     /// agent would refuse to start, or arguments or configuration are bad.
