@@ -22,10 +22,12 @@ use podperf::{
         otlp,
         prometheus::{AgentFacts, Format, render},
     },
+    holders::{Held, HolderFacts, ProgramName},
     kernel::{CpuTotals, MapUse, OpenCounter, ProgramUse, cpu_info::CpuInfo},
     limits::{MemoryUse, OverheadUse},
     model::{
         facts::{Fact, FactFamily, Facts},
+        functions,
         hard_interrupts::{Handled, HardInterrupts},
         sensor_words::SensorWords,
         sensors,
@@ -100,10 +102,16 @@ impl CountedNode {
         let works = WorkCounts::default();
         let (runs, ns) = (grown(100, seconds), grown(2 * MS, seconds));
         works.add(Some("flush_to_ldisc"), Work { runs, ns, waits: runs, waited_ns: ns });
+        let program = ProgramName { name: "tail_handle_ipv4".to_owned(), tag: "1".repeat(16) };
+        let held = Held { program, kind: "sched_cls", process: None };
         let facts = AgentFacts {
-            sensors: sensors::named("calls").into_iter().collect(),
+            sensors: ["calls", "interrupts"]
+                .into_iter()
+                .filter_map(sensors::named)
+                .chain(functions::described(&["read".to_owned()]))
+                .collect(),
             created_series: false,
-            classic_buckets: false,
+            classic_buckets: true,
             all_own: true,
             families: vec![
                 FactFamily::OnCpu,
@@ -139,7 +147,7 @@ impl CountedNode {
             unread: BTreeMap::from([(FrameOwner::default(), grown(1, seconds))]),
             programs: BTreeMap::from([(BpfProgram::named("tail_handle_ipv4"), grown(20 * MS, seconds))]),
             works,
-            holders: None,
+            holders: Some(HolderFacts { held: [held].into(), ..HolderFacts::default() }),
             debug_files: None,
             logs: &LOGS,
             server: ServerStats::default(),
@@ -248,7 +256,7 @@ impl CountedNode {
             idle_ns: grown(2 * SECOND, seconds),
             unaccounted_ns: grown(10 * MS, seconds),
             stolen_ns: Some(grown(5 * MS, seconds)),
-            idle: Usage::default(),
+            idle: Usage { words: of_sensors(seconds), ..Usage::default() },
             cgroups_tracked: 40,
             cgroups_unresolved: 0,
             forgotten: 0,
@@ -278,9 +286,14 @@ impl Does {
             counts: self.counts.map(grown).to_vec(),
             enabled_ns: vec![grown(self.oncpu); 2],
             running_ns: vec![grown(self.oncpu); 2],
-            words: SensorWords::of_list(&vec![grown(10); sensors::words()]),
+            words: of_sensors(seconds),
         }
     }
+}
+
+/// Returns the words of all sensors after `seconds`.
+fn of_sensors(seconds: f64) -> SensorWords {
+    SensorWords::of_list(&vec![u128::from(grown(10, seconds)); sensors::words()])
 }
 
 /// Returns the value of a counter after `seconds`.

@@ -80,6 +80,8 @@ const EMPTY: &[(&str, &str, &str)] = &[
     ("podperf-pod", "Stacks that are cut off or guessed", "those of the loads are whole"),
     ("podperf-node", "Work queues", "the sensor is off"),
     ("podperf-node", "Wait of work items for a worker", "the sensor is off"),
+    ("podperf-pod", "CPU time, of which in interrupts", "the sensor is off"),
+    ("podperf-pod", "Length of calls of functions", "the sensor is off"),
     ("podperf-pod", "System calls", "the sensor is off"),
     ("podperf-pod", "System calls that fail", "the sensor is off"),
 ];

@@ -95,7 +95,10 @@ fn queries_match_job_and_cluster_and_rate_counters() -> Result<()> {
                 ensure!(!of_agent || selector.matchers.contains("job=~\"$job\""), "{place} is of all jobs");
                 let is_rated =
                     selector.inside.iter().any(|name| ["rate", "irate", "increase"].contains(&name.as_str()));
-                ensure!(is_rated == selector.metric.ends_with("_total"), "{place}: a counter is rated, a gauge is not");
+                // A histogram has counters, with native and with classic buckets.
+                let is_counter =
+                    ["_total", "_latency_seconds", "_bucket"].iter().any(|end| selector.metric.ends_with(end));
+                ensure!(is_rated == is_counter, "{place}: a counter is rated, a gauge is not");
                 let range = selector.range.as_deref();
                 let is_whole = range == Some("$__range") && selector.inside.iter().any(|name| name == "increase");
                 ensure!(!is_rated || is_whole || range == Some("$__rate_interval"), "{place}: {range:?}");

@@ -27,6 +27,14 @@ export function addNode(text, { cluster, node, cpu, cpus }, agent) {
     const labels = { ...agent, program };
     text.counter("podperf_node_bpf_program_sampled_seconds_total", labels, constant(cores), { noise: 0.1 });
   }
+  for (const [program, type, process, namespace, pod] of [
+    ["tail_handle_ipv4", "sched_cls", "cilium-agent", "kube-system", "cilium-6q8dz"],
+    ["generic_kprobe_event", "kprobe", "tetragon", "kube-system", "tetragon-p2v7k"],
+    ["sched_switch", "tracing", "podperf", "podperf", "podperf-x7k2p"],
+  ]) {
+    const labels = { ...agent, program, tag: "1".repeat(16), type, process, namespace, pod, container: "", cgroup: "" };
+    text.gauge("podperf_node_bpf_program_info", labels, constant(1));
+  }
   for (const [kind, cores] of Object.entries({ hardirq: 0.02, net_rx: 0.11, timer: 0.03, sched: 0.02, rcu: 0.01, block: 0.01 })) {
     const labels = { ...agent, kind };
     text.counter("podperf_node_interrupted_seconds_total", labels, constant(cores), { noise: 0.1 });

@@ -59,6 +59,16 @@ function container(text, pod, hertz, name, facts) {
     ["openat", "ENOENT", 0.01],
   ])
     text.counter(family("syscall_errors"), { ...agent, syscall, errno }, constant(facts.switches * each), when);
+  for (const [kind, share] of Object.entries({ hardirq: 0.004, net_rx: 0.05, timer: 0.01, sched: 0.006 }))
+    text.counter(family("interrupted_seconds"), { ...agent, kind }, (at) => share * cores(at), when);
+  for (const [fn, longest] of Object.entries({ fsync: 2, handshake: 6 }))
+    for (let border = -8; border <= 1; border++)
+      text.counter(
+        "podperf_container_function_latency_seconds_bucket",
+        { ...agent, function: fn, le: border === 1 ? "+Inf" : String(2 ** border) },
+        constant(Math.min(60, 60 - 60 * 0.35 ** (border + 9 - longest / 2))),
+        { ...when, noise: 0 },
+      );
   if (facts.incomplete)
     text.counter(family("incomplete_stack_seconds"), { ...agent, cause: "no_frame_pointers" }, constant(facts.incomplete), when);
   if (facts.guessed) text.counter(family("guessed_stack_seconds"), agent, constant(facts.guessed), when);
