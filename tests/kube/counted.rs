@@ -292,7 +292,7 @@ impl Does {
 }
 
 /// Returns the words of all sensors after `seconds`.
-fn of_sensors(seconds: f64) -> SensorWords {
+fn of_sensors(seconds: f64) -> SensorWords<u128> {
     SensorWords::of_list(&vec![u128::from(grown(10, seconds)); sensors::words()])
 }
 
