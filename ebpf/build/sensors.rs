@@ -1,8 +1,8 @@
 //! Finds the sensors, each a folder of `sensors/`, and writes the code that calls them.
 //!
 //! A folder NAME has `NAME.h` (the row: `struct podperf_NAME`), `NAME.bpf.h` (`SENSOR(NAME)`) and `sensor.rs` (its
-//! description). A sensor with a rider at a point also has `on_POINT.bpf.h` (`NAME_on_POINT`), and one with programs of its
-//! own `NAME.bpf.c`.
+//! description). A sensor with a rider at a point also has a file such as `on_exit.bpf.h` (`NAME_on_exit`), and one with
+//! programs of its own `NAME.bpf.c`.
 
 use std::{
     error::Error,
