@@ -78,6 +78,10 @@ const NEED_COUNTERS: &[(&str, &str)] = &[
 const EMPTY: &[(&str, &str, &str)] = &[
     ("podperf-workload", "All replicas", "IPC needs counters"),
     ("podperf-pod", "Stacks that are cut off or guessed", "those of the loads are whole"),
+    ("podperf-node", "CPU time in hard interrupts", "the sensor is off"),
+    ("podperf-node", "CPU time in interrupts", "the sensor is off"),
+    ("podperf-node", "Hard interrupts", "the sensor is off"),
+    ("podperf-node", "Interrupts", "the sensor is off"),
     ("podperf-node", "Work queues", "the sensor is off"),
     ("podperf-node", "Wait of work items for a worker", "the sensor is off"),
     ("podperf-pod", "CPU time, of which in interrupts", "the sensor is off"),
