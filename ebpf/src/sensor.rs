@@ -84,6 +84,12 @@ pub enum SettingKind {
         /// The map of the sensor's own that the agent fills with the cgroups of these pods, see `SENSOR_CHOICE`.
         map: &'static str,
     },
+    /// A list of some of these names; empty by default, which is all of them. The constant is a `__u64`, which has a
+    /// bit for each name, in their order.
+    Names {
+        /// The names, at most 64.
+        names: &'static [&'static str],
+    },
 }
 
 /// A reason for which a sensor does not count something.

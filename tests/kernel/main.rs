@@ -15,6 +15,7 @@ mod interrupts;
 mod itself;
 mod keys;
 mod kills;
+mod latencies;
 mod layouts;
 mod locks;
 mod maps;
@@ -181,6 +182,7 @@ fn main() -> ExitCode {
             going_on::TESTS,
             histograms::TESTS,
             interrupts::TESTS,
+            latencies::TESTS,
             &locks::tests(),
             &syscalls::tests(),
             tickless::TESTS,

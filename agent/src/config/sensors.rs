@@ -95,7 +95,9 @@ impl<'de> Visitor<'de> for Keys {
                     let value = match setting.kind {
                         SettingKind::Flag { .. } => SettingValue::Flag(map.next_value()?),
                         SettingKind::Number { .. } => SettingValue::Number(map.next_value()?),
-                        SettingKind::Namespaces { .. } => SettingValue::List(map.next_value()?),
+                        SettingKind::Namespaces { .. } | SettingKind::Names { .. } => {
+                            SettingValue::List(map.next_value()?)
+                        }
                     };
                     (setting.key.name, given.insert(setting.key.name, value).is_some())
                 }
@@ -162,7 +164,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         for (setting, value) in values(config, sensor) {
             let bad = |message| ConfigError::Value { key: setting.key.path, message };
             value.check(setting.kind).map_err(bad)?;
-            let SettingValue::List(list) = value else { continue };
+            let (SettingKind::Namespaces { .. }, SettingValue::List(list)) = (setting.kind, value) else { continue };
             Patterns::new(&list).map_err(|error| bad(error.to_string()))?;
             if !list.is_empty() && is_on(config, sensor) && config.identity == Identity::None {
                 let way = "set `identity: kubernetes`, or leave the list empty";

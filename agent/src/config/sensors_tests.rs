@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     config::{Settings, parts},
-    model::settings::LONGEST_PATTERN,
+    model::settings::{Constant, LONGEST_PATTERN},
 };
 
 const EXAMPLE: &str = include_str!("../../../config/podperf.yaml");
@@ -17,11 +17,15 @@ fn checked(sensors: &str) -> Result<Config, String> {
 
 #[test]
 fn settings_reach_the_programs_and_the_agent_while_their_sensor_is_on() {
-    let on = "calls: {enabled: true, errorsOnly: true, namespaces: [shop, team-.*]}, workqueues: {enabled: true}";
+    let on = "calls: {enabled: true, errorsOnly: true, namespaces: [shop, team-.*]}, workqueues: {enabled: true}, \
+              latencies: {enabled: true, calls: [write, openat]}";
     let config = checked(on).unwrap();
     let values = parts::sensor_values(&config);
-    let list = SettingValue::List(vec!["shop".into(), "team-.*".into()]);
-    let expected = [("calls_errors_only", &SettingValue::Flag(true)), ("calls_chooses", &list)];
+    let expected = [
+        ("calls_errors_only", Constant::Flag(true)),
+        ("calls_chooses", Constant::Flag(true)),
+        ("latencies_chosen", Constant::Number(1 << 1 | 1 << 4)),
+    ];
     assert_eq!(values.constants().collect::<Vec<_>>(), expected);
     assert_eq!(values.number("sensors.workqueues.maxFunctions"), Some(64));
     let [(table, namespaces)] = &parts::sensor_choices(&config)[..] else { panic!("not one choice") };
@@ -49,6 +53,7 @@ fn a_bad_value_is_refused_with_its_key_and_the_way_out() {
             "sensors.calls: unknown key `namespace` at line 1 column 34 (did you",
         ),
         ("calls: {enabled: true, x: 1}", "(one of `enabled`, `errorsOnly`, `namespaces`)"),
+        ("latencies: {enabled: true, calls: [reed]}", "bad value for `sensors.latencies.calls`: no `reed` (there is"),
         ("locks: {enabled: true, namespaces: [a]}", "sensors.locks: unknown key `namespaces`"),
         ("calls: {errorsOnly: true}", "sensors.calls: missing field `enabled`"),
         ("calls: {enabled: true, enabled: true}", "sensors.calls: duplicate field `enabled`"),
@@ -101,6 +106,7 @@ fn the_chart_has_the_schema_of_each_setting() {
                 SettingKind::Namespaces { most, .. } => {
                     json!({"type": "array", "maxItems": most, "items": {"$ref": "#/definitions/pattern"}})
                 }
+                SettingKind::Names { names } => json!({"type": "array", "items": {"enum": names}}),
             };
         }
         let expected =

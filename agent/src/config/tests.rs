@@ -188,6 +188,7 @@ fn a_sensor_that_is_not_in_the_file_keeps_its_default() {
             ("functions", false),
             ("histograms", false),
             ("interrupts", false),
+            ("latencies", false),
             ("locks", true),
             ("syscalls", false),
             ("workqueues", false)
@@ -197,8 +198,8 @@ fn a_sensor_that_is_not_in_the_file_keeps_its_default() {
     let message = refusal("sensors: {lokcs: {enabled: true}}");
     assert!(
         message.contains(
-            "no sensor has the name `lokcs` (there is `calls`, `functions`, `histograms`, `interrupts`, `locks`, \
-             `syscalls`, `workqueues`)"
+            "no sensor has the name `lokcs` (there is `calls`, `functions`, `histograms`, `interrupts`, `latencies`, \
+             `locks`, `syscalls`, `workqueues`)"
         ),
         "{message}"
     );

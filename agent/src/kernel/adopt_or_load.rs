@@ -31,7 +31,7 @@ use super::{
         pins::{Generation, Pins},
     },
 };
-use crate::model::{sensors::Sensor, settings::SettingValue};
+use crate::model::{sensors::Sensor, settings::Constant};
 
 /// The pinned generations.
 #[derive(Default)]
@@ -110,9 +110,8 @@ pub(super) fn layout(
     }
     for (constant, value) in settings.values.constants() {
         layout = match value {
-            SettingValue::Flag(flag) => layout.global(constant, u8::from(*flag)),
-            SettingValue::Number(number) => layout.global(constant, *number),
-            SettingValue::List(list) => layout.global(constant, u8::from(!list.is_empty())),
+            Constant::Flag(flag) => layout.global(constant, u8::from(flag)),
+            Constant::Number(number) => layout.global(constant, number),
         };
     }
     for name in copies::BUFFERS {

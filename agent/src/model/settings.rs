@@ -17,8 +17,17 @@ pub enum SettingValue {
     Flag(bool),
     /// For [`SettingKind::Number`].
     Number(u64),
-    /// For [`SettingKind::Namespaces`].
+    /// For [`SettingKind::Namespaces`] and [`SettingKind::Names`].
     List(Vec<String>),
+}
+
+/// The value of a constant of the programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Constant {
+    /// A `bool`.
+    Flag(bool),
+    /// A `__u64`.
+    Number(u64),
 }
 
 impl SettingValue {
@@ -28,7 +37,21 @@ impl SettingValue {
         match setting.kind {
             SettingKind::Flag { default } => Self::Flag(default),
             SettingKind::Number { default, .. } => Self::Number(default),
-            SettingKind::Namespaces { .. } => Self::List(Vec::new()),
+            SettingKind::Namespaces { .. } | SettingKind::Names { .. } => Self::List(Vec::new()),
+        }
+    }
+
+    /// Returns the constant for a setting of this kind.
+    fn constant(&self, kind: SettingKind) -> Constant {
+        match (self, kind) {
+            (Self::Flag(flag), _) => Constant::Flag(*flag),
+            (Self::Number(number), _) => Constant::Number(*number),
+            (Self::List(list), SettingKind::Names { names }) => {
+                let is_chosen = |name: &&str| list.is_empty() || list.iter().any(|chosen| chosen == name);
+                let bits = names.iter().rev().map(|name| u64::from(is_chosen(name)));
+                Constant::Number(bits.fold(0, |mask, bit| mask << 1 | bit))
+            }
+            (Self::List(list), _) => Constant::Flag(!list.is_empty()),
         }
     }
 
@@ -51,6 +74,11 @@ impl SettingValue {
                 if list.iter().any(|pattern| pattern.is_empty() || pattern.len() > LONGEST_PATTERN) =>
             {
                 Err(format!("a pattern needs 1 to {LONGEST_PATTERN} bytes (an empty list chooses all namespaces)"))
+            }
+            (Self::List(list), SettingKind::Names { names }) => {
+                list.iter().find(|name| !names.contains(&name.as_str())).map_or(Ok(()), |name| {
+                    Err(format!("no `{name}` (there is `{}`; an empty list is all of them)", names.join("`, `")))
+                })
             }
             _ => Ok(()),
         }
@@ -79,9 +107,9 @@ impl FromIterator<(&'static Setting, SettingValue)> for SettingValues {
 }
 
 impl SettingValues {
-    /// Returns the constants of the programs that have values, each with its value.
-    pub fn constants(&self) -> impl Iterator<Item = (&'static str, &SettingValue)> {
-        self.0.iter().filter_map(|(setting, value)| Some((setting.constant?, value)))
+    /// Returns the constants of the programs, each with its value.
+    pub fn constants(&self) -> impl Iterator<Item = (&'static str, Constant)> {
+        self.0.iter().filter_map(|(setting, value)| Some((setting.constant?, value.constant(setting.kind))))
     }
 
     /// Returns the number with this path; `None` if its sensor is off.
@@ -139,6 +167,17 @@ mod tests {
         for pattern in ["", &"x".repeat(LONGEST_PATTERN + 1)] {
             assert!(list(&[pattern]).check(kind).unwrap_err().starts_with("a pattern needs 1 to 253 bytes"));
         }
+        let kind = SettingKind::Names { names: &["a", "b", "c"] };
+        assert_eq!(list(&["c", "a"]).check(kind), Ok(()));
+        let no = "no `d` (there is `a`, `b`, `c`; an empty list is all of them)";
+        assert_eq!(list(&["a", "d"]).check(kind), Err(no.into()));
+    }
+
+    #[test]
+    fn a_list_of_names_is_a_bit_for_each_and_all_bits_without_one() {
+        let kind = SettingKind::Names { names: &["a", "b", "c"] };
+        let of = |list: &[&str]| SettingValue::List(list.iter().map(ToString::to_string).collect()).constant(kind);
+        assert_eq!([of(&["a"]), of(&["c", "a"]), of(&[])], [1, 0b101, 0b111].map(Constant::Number));
     }
 
     #[test]
@@ -149,8 +188,12 @@ mod tests {
                 assert_eq!(key.path, format!("sensors.{name}.{}", key.name));
                 assert!(key.name != "enabled" && !about.ends_with('.') && !about.contains('|'), "{}", key.path);
                 assert!(constant.is_none_or(|constant| constant.starts_with(&format!("{name}_"))), "{}", key.path);
-                if let SettingKind::Namespaces { map, .. } = kind {
-                    assert!(sensor.maps.iter().any(|own| own.name == *map), "{}", key.path);
+                match kind {
+                    SettingKind::Namespaces { map, .. } => {
+                        assert!(sensor.maps.iter().any(|own| own.name == *map), "{}", key.path);
+                    }
+                    SettingKind::Names { names } => assert!(names.len() <= 64, "{}", key.path),
+                    SettingKind::Flag { .. } | SettingKind::Number { .. } => {}
                 }
             }
             let defaults = sensor.settings.iter().map(|setting| (setting, SettingValue::default_of(setting)));

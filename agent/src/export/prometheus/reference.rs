@@ -184,6 +184,7 @@ fn values_of(kind: SettingKind) -> (String, String) {
         SettingKind::Namespaces { most, .. } => {
             (format!("regular expressions of whole names, at most {most}"), "[]".into())
         }
+        SettingKind::Names { names } => (format!("some of {}", code(names)), "[]".into()),
     }
 }
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Measures some system calls from their entry to their return. The kernel calls both programs with preemption off, so
+ * no other thread of the CPU comes in between.
+ */
+#include "cgroup.bpf.h"
+#include "control.bpf.h"
+#include "histograms/bucket.h"
+#include "kernel.h"
+#include "latencies.bpf.h"
+#include "syscalls/syscalls.bpf.h"
+
+/* The programs in the order of sensor.rs. */
+enum latencies_program {
+	LATENCIES_SYS_EXIT,
+	LATENCIES_SYS_ENTER,
+	LATENCIES_PROGRAMS,
+};
+
+SENSOR_PROGRAMS(latencies, LATENCIES_PROGRAMS)
+
+#define MEASURED_VALUE(name, x86, arm64) MEASURED_##name,
+
+/* The histograms of a row, in their order. */
+enum measured_call {
+	PODPERF_MEASURED_CALLS(MEASURED_VALUE) MEASURED_CALLS,
+};
+
+_Static_assert(MEASURED_CALLS <= 16, "the masks");
+_Static_assert(sizeof(struct podperf_latencies) == __builtin_offsetof(struct podperf_latencies, read) +
+						       MEASURED_CALLS * PODPERF_LATENCY_WORDS * sizeof(__u64),
+	       "the order of enum measured_call");
+
+/* The number of a system call -> 1 + enum measured_call; 0: it has no histogram. */
+#if defined(__TARGET_ARCH_x86)
+#define MEASURED_PLACE(name, x86, arm64) [x86] = 1 + MEASURED_##name,
+#elif defined(__TARGET_ARCH_arm64)
+#define MEASURED_PLACE(name, x86, arm64) [arm64] = 1 + MEASURED_##name,
+#endif
+const volatile __u8 measured_places[CALL_NUMBERS] = {PODPERF_MEASURED_CALLS(MEASURED_PLACE)};
+
+/* Task -> its measured call. The kernel frees it with the task, so a thread that ends in a call leaves nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct podperf_measured_call);
+} latencies_of_tasks SEC(".maps");
+
+/* Returns the call with this number, enum measured_call, or MEASURED_CALLS if it is not measured. */
+static __always_inline __u64 measured_call(struct pt_regs *regs, __s64 number)
+{
+	__u64 place;
+
+	if (number < 0 || number >= CALL_NUMBERS || !is_64(regs))
+		return MEASURED_CALLS;
+	place = measured_places[number];
+	return place && latencies_chosen >> (place - 1) & 1 ? place - 1 : MEASURED_CALLS;
+}
+
+static __always_inline void begin_measured(__u64 call)
+{
+	struct podperf_measured_call *measured =
+	    bpf_task_storage_get(&latencies_of_tasks, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!measured) {
+		drop(PODPERF_DROP_SENSOR_TABLE);
+		return;
+	}
+	measured->call = call;
+	measured->since_ns = bpf_ktime_get_ns();
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(latencies_sys_enter, struct pt_regs *regs, long number)
+{
+	struct podperf_runs *account = latencies_account(LATENCIES_SYS_ENTER);
+	__u64 began, call;
+
+	/* While sensors are shed, no call begins; those that have begun end as always. */
+	if (!account || is_shed(PODPERF_SHED_SENSORS))
+		return 0;
+	began = begin_own_run(account);
+	call = measured_call(regs, number);
+	if (call < MEASURED_CALLS)
+		begin_measured(call);
+	end_own_run(account, began);
+	return 0;
+}
+
+static __always_inline void charge_measured(struct podperf_latencies *row, __u64 call, __u64 ns)
+{
+	__u64 at = call, bucket = bucket_of(ns, PODPERF_LATENCY_BUCKETS);
+	__u64 *words = row->read;
+
+	/* The masks are in assembly, because the compiler would remove them. They bound both indices for the verifier. */
+	asm volatile("%0 &= 15" : "+r"(at));
+	asm volatile("%0 &= 31" : "+r"(bucket));
+	if (at >= MEASURED_CALLS || bucket >= PODPERF_LATENCY_BUCKETS)
+		return;
+	words += at * PODPERF_LATENCY_WORDS;
+	words[0] += ns;
+	words[1 + bucket]++;
+}
+
+/* Ends a call. One that began as another call, or before the sensor was on, does not count. */
+static __always_inline void end_measured(__u64 call)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct podperf_measured_call *measured = bpf_task_storage_get(&latencies_of_tasks, task, NULL, 0);
+	struct podperf_latencies *row;
+	__u64 since_ns;
+
+	if (!measured || !measured->since_ns)
+		return;
+	since_ns = measured->since_ns;
+	measured->since_ns = 0;
+	if (measured->call != call)
+		return;
+	row = latencies_row(cgroup_id(task));
+	if (row)
+		charge_measured(row, call, bpf_ktime_get_ns() - since_ns);
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(latencies_sys_exit, struct pt_regs *regs, long returned)
+{
+	struct podperf_runs *account = latencies_account(LATENCIES_SYS_EXIT);
+	__u64 began, call;
+
+	if (!account)
+		return 0;
+	began = begin_own_run(account);
+	call = measured_call(regs, CALL_NUMBER(regs));
+	if (call < MEASURED_CALLS)
+		end_measured(call);
+	end_own_run(account, began);
+	return 0;
+}
