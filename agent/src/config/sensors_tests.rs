@@ -106,7 +106,7 @@ fn the_chart_has_the_schema_of_each_setting() {
                 SettingKind::Namespaces { most, .. } => {
                     json!({"type": "array", "maxItems": most, "items": {"$ref": "#/definitions/pattern"}})
                 }
-                SettingKind::Names { names } => json!({"type": "array", "items": {"enum": names}}),
+                SettingKind::Names { names } => json!({"type": "array", "uniqueItems": true, "items": {"enum": names}}),
             };
         }
         let expected =

@@ -50,7 +50,7 @@ enum Goal {
 /// The place of podperf, after the empty programs.
 const PODPERF: usize = 1;
 
-static SUBJECTS: [Subject; 5] = [
+static SUBJECTS: [Subject; 6] = [
     Subject {
         title: "Interrupts",
         event: "packet; programs per interrupt",
@@ -129,7 +129,6 @@ static SUBJECTS: [Subject; 5] = [
                 runs: 1.0,
             },
             Watcher { title: "podperf: calls", way: Way::Sensor("calls"), runs: 1.0 },
-            Watcher { title: "podperf: latencies, of other calls", way: Way::Sensor("latencies"), runs: 2.0 },
             Watcher {
                 title: "the shape of perf trace -s --bpf-summary, by cgroup",
                 way: Way::Tracepoints(SUMMARY, &[("summary_enter", "sys_enter"), ("summary_exit", "sys_exit")]),
@@ -137,7 +136,27 @@ static SUBJECTS: [Subject; 5] = [
             },
             Watcher { title: "strace -c", way: Way::Strace, runs: 0.0 },
         ],
-        goals: &[Goal::PartOf(3, 0.25), Goal::PartOf(4, 0.01)],
+        goals: &[Goal::PartOf(2, 0.25), Goal::PartOf(3, 0.01)],
+    },
+    Subject {
+        title: "The length of system calls",
+        event: "read of a byte",
+        load: "repeat --what read --times",
+        events: 1_000_000,
+        watchers: &[
+            Watcher {
+                title: "empty programs at entry and return",
+                way: Way::Tracepoints(EMPTY, &[("podperf_empty", "sys_enter"), ("podperf_empty", "sys_exit")]),
+                runs: 2.0,
+            },
+            Watcher { title: "podperf: latencies", way: Way::Sensor("latencies"), runs: 2.0 },
+            Watcher {
+                title: "the shape of perf trace -s --bpf-summary, by cgroup",
+                way: Way::Tracepoints(SUMMARY, &[("summary_enter", "sys_enter"), ("summary_exit", "sys_exit")]),
+                runs: 2.0,
+            },
+        ],
+        goals: &[],
     },
     Subject {
         title: "A function of a program",

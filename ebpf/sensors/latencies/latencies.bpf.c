@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/*
- * Measures some system calls from their entry to their return. The kernel calls both programs with preemption off, so
- * no other thread of the CPU comes in between.
- */
+/* Measures some system calls from their entry to their return. */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
 #include "histograms/bucket.h"
@@ -68,6 +65,7 @@ static __always_inline void begin_measured(__u64 call)
 		return;
 	}
 	measured->call = call;
+	measured->generation = generation;
 	measured->since_ns = bpf_ktime_get_ns();
 }
 
@@ -88,6 +86,7 @@ int BPF_PROG(latencies_sys_enter, struct pt_regs *regs, long number)
 	return 0;
 }
 
+/* The additions are atomic: on kernels that preempt programs, another one may come here meanwhile. */
 static __always_inline void charge_measured(struct podperf_latencies *row, __u64 call, __u64 ns)
 {
 	__u64 at = call, bucket = bucket_of(ns, PODPERF_LATENCY_BUCKETS);
@@ -99,11 +98,15 @@ static __always_inline void charge_measured(struct podperf_latencies *row, __u64
 	if (at >= MEASURED_CALLS || bucket >= PODPERF_LATENCY_BUCKETS)
 		return;
 	words += at * PODPERF_LATENCY_WORDS;
-	words[0] += ns;
-	words[1 + bucket]++;
+	__sync_fetch_and_add(&words[0], ns);
+	__sync_fetch_and_add(&words[1 + bucket], 1);
 }
 
-/* Ends a call. One that began as another call, or before the sensor was on, does not count. */
+/*
+ * Ends a call. One that began as another call, or before the sensor was on, does not count. The generation before this
+ * one may have seen its begin. An earlier generation may not: if the one between did not measure the call, its end was
+ * missed, and this is another one.
+ */
 static __always_inline void end_measured(__u64 call)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -115,7 +118,7 @@ static __always_inline void end_measured(__u64 call)
 		return;
 	since_ns = measured->since_ns;
 	measured->since_ns = 0;
-	if (measured->call != call)
+	if (measured->call != call || measured->generation + 1 < generation)
 		return;
 	row = latencies_row(cgroup_id(task));
 	if (row)

@@ -4,8 +4,8 @@
 
 #include "podperf.h"
 
-/* Number of buckets of a histogram. Their borders are those of bucket.h; the last one begins at a second. */
-#define PODPERF_LATENCY_BUCKETS 20
+/* Number of buckets of a histogram. Their borders are those of bucket.h; the last one begins at 16 seconds. */
+#define PODPERF_LATENCY_BUCKETS 24
 /* Number of words of a histogram: the sum of all calls in nanoseconds, then the number of calls in each bucket. */
 #define PODPERF_LATENCY_WORDS (1 + PODPERF_LATENCY_BUCKETS)
 
@@ -38,7 +38,8 @@ struct podperf_latencies {
 /* Value of `latencies_of_tasks`: the measured call in which a thread is. */
 struct podperf_measured_call {
 	__u64 since_ns; /* 0: it is in none */
-	__u64 call;     /* enum measured_call */
+	__u32 call;     /* enum measured_call */
+	__u32 generation;
 };
 
 #endif

@@ -37,6 +37,8 @@ pub struct RepeatArgs {
 pub enum Repeated {
     /// The system call getppid
     Getppid,
+    /// A read of a byte of `/dev/zero`
+    Read,
     /// A function of this program
     Function,
     /// A write of a byte to a terminal and a read at its other end: the kernel hands it over in a work item
@@ -62,6 +64,12 @@ pub fn run(args: &RepeatArgs) -> Result<RepeatReport> {
             Repeated::Getppid => {
                 for _ in 0..args.times {
                     black_box(getppid());
+                }
+            }
+            Repeated::Read => {
+                let (mut zero, mut byte) = (File::open("/dev/zero")?, [0]);
+                for _ in 0..args.times {
+                    zero.read_exact(&mut byte)?;
                 }
             }
             Repeated::Function => {
