@@ -14,7 +14,7 @@
  * or changes its meaning. The agent finds a moved field by its name (layout.txt), so a field with another meaning needs
  * another name.
  */
-#define PODPERF_LAYOUT 8
+#define PODPERF_LAYOUT 9
 /* The largest number of fields that are migrated from a task record of another layout. */
 #define PODPERF_CARRIED 20
 /*
@@ -163,9 +163,10 @@ struct podperf_carried {
 
 /* The agent's orders for all CPUs. */
 struct podperf_orders {
-	__u32 shed;        /* enum podperf_shed */
-	__u32 epoch;       /* even or odd: the table of samples that is written */
-	__u32 terms;       /* number of `filter_terms` in use */
+	__u64 sensors_since_ns; /* when sensors last began again after they were shed, CLOCK_MONOTONIC; 0: never */
+	__u32 shed;             /* enum podperf_shed */
+	__u32 epoch;            /* even or odd: the table of samples that is written */
+	__u32 terms;            /* number of `filter_terms` in use */
 	__u32 sample_busy; /* 1: a sample stands for the busy time of its CPU since the last one; 0: for `sample_ns` */
 	__u64 births_since_ns; /* since then every new task gets its record at birth, CLOCK_MONOTONIC */
 	__u64 walk_every_ns;   /* the time in which the budget allows a CPU one walk; 0: no limit */
@@ -379,7 +380,7 @@ _Static_assert(sizeof(struct podperf_cpu) == 128 + 24 + 176 + 256 + 128 + 56, "A
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_carried) == 8, "ABI");
-_Static_assert(sizeof(struct podperf_orders) == 32, "ABI");
+_Static_assert(sizeof(struct podperf_orders) == 40, "ABI");
 _Static_assert(sizeof(struct podperf_control) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_filter_term) == 40, "ABI");
 _Static_assert(sizeof(struct podperf_sample_key) == 40, "ABI");

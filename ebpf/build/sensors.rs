@@ -45,6 +45,19 @@ const POINTS: [Point; 3] = [
     Point { name: "exit", parameters: "__u32 pid", before: "", arguments: "pid" },
 ];
 
+/// Returns an error if a sensor has a file of a rider that no point would call.
+fn check_riders(sensor: &str) -> Result<(), Box<dyn Error>> {
+    for entry in fs::read_dir(Path::new(FOLDER).join(sensor))? {
+        let file = entry?.file_name().to_string_lossy().into_owned();
+        let point = file.strip_prefix("on_").and_then(|rest| rest.strip_suffix(".bpf.h"));
+        if point.is_some_and(|point| POINTS.iter().all(|known| known.name != point)) {
+            let known = POINTS.map(|point| point.name).join(", ");
+            return Err(format!("{FOLDER}/{sensor}/{file}: no point has this name (there are {known})").into());
+        }
+    }
+    Ok(())
+}
+
 /// Includes the ABI, but for that of the sensors.
 const ABI: &str = "#include \"podperf.h\"\n#include \"copies.h\"\n#include \"recorded_calls.h\"\n";
 
@@ -67,6 +80,7 @@ pub(crate) fn names() -> Result<Vec<String>, Box<dyn Error>> {
 /// drops of all sensors, which follow those of `enum podperf_drop`.
 pub(crate) fn write(names: &[String], to: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     fs::create_dir_all(to)?;
+    names.iter().try_for_each(|name| check_riders(name))?;
     let (drops, are_reasons) = drops(names, &to.join("sensor_drops.h"))?;
     let include =
         |suffix: &str| -> String { names.iter().map(|name| format!("#include \"{name}/{name}{suffix}\"\n")).collect() };

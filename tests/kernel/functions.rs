@@ -11,16 +11,18 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, Sample},
     bpffs::Bpffs,
     cgroup::TestCgroup,
     http,
     load::{self, sleepers::SleepersReport},
     process::{bind_to_parent, end},
     running::{Load, count, run, time},
-    suite::{self, Need, Test},
+    suite::{self, Need, Test, tell},
     tests,
 };
+
+use crate::pmu::PERF;
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land]
@@ -30,6 +32,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[exact]
     counts_follow_the_name_of_a_function_when_the_list_changes,
     a_function_of_the_kernel_is_measured_or_refused_by_its_name,
+    calls_of_the_kernel_have_the_histogram_of_perf_ftrace: &[Need::OwnMachine, PERF, Need::Path(KPROBES)],
     a_recording_measures_a_function_of_its_subject_and_nothing_after_it,
     a_recording_ends_early_by_calls_of_its_own_function_alone,
     readers_have_no_function_measured_that_the_configuration_does_not_allow,
@@ -211,6 +214,79 @@ fn a_function_of_the_kernel_is_measured_or_refused_by_its_name() -> Result<()> {
     let report: SleepersReport = run(&sleepers(&cgroup))?;
     let metrics = agent.fresh_metrics()?;
     calls_are(&metrics, &cgroup, "sleep", WAITS, Duration::from_nanos(report.waited_ns)).map(drop)
+}
+
+/// Reads of zeroes take some time each; reads of a pipe also wait for its writer.
+fn calls_of_the_kernel_have_the_histogram_of_perf_ftrace() -> Result<()> {
+    let agent = Agent::start(&yaml(&["{name: read, kernel: vfs_read}".to_owned()]))?;
+    wait_until_told(&agent, "healthy", "measures `read`")?;
+    let directory = tempfile::tempdir()?;
+    let pipe = directory.path().join("pipe").display().to_string();
+    let write = format!("mkfifo {pipe}; (for i in $(seq 60); do sleep 0.01; echo -n x; done >{pipe}) &");
+    for (before, read) in [
+        ("", "dd if=/dev/zero of=/dev/null bs=1M count=300"),
+        (&*write, &*format!("dd if={pipe} of=/dev/null bs=1 count=60")),
+    ] {
+        let cgroup = TestCgroup::new("read")?;
+        let script = format!("{before} echo $$ >{}/cgroup.procs; exec {read}", cgroup.path().display());
+        let mut perf = Command::new("perf");
+        perf.args(["ftrace", "latency", "-T", "vfs_read", "--", "sh", "-c", &script]);
+        let output = perf.output().context("failed to run perf")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "perf failed: {}", String::from_utf8_lossy(&output.stderr));
+        let theirs = buckets_of_perf(&text);
+        let ours = buckets(&agent.fresh_metrics()?, &cgroup, "read");
+        for share in [0.1, 0.5, 0.9] {
+            let (ours, theirs) = (border_of(&ours, share), border_of(&theirs, share));
+            tell(&format!("{read}: {share} of the reads are below {ours:?} s, by perf {theirs:?} s"));
+            let (ours, theirs) = ours.zip(theirs).with_context(|| format!("no reads of `{read}`:\n{text}"))?;
+            // The borders of perf are powers of two of a microsecond, and ours of a second.
+            ensure!((0.45..2.2).contains(&(ours / theirs)), "below {ours} s, by perf {theirs} s, of `{read}`:\n{text}");
+        }
+    }
+    Ok(())
+}
+
+/// Returns the upper border of each bucket in seconds, and the calls in it, from perf's lines such as
+/// `     4 - 8    us |         17 | ###`.
+fn buckets_of_perf(text: &str) -> Vec<(f64, f64)> {
+    let bucket = |line: &str| {
+        let (range, rest) = line.split_once('|')?;
+        let (_, above) = range.split_once('-')?;
+        let (border, unit) = above.trim().split_once(' ')?;
+        let unit = match unit.trim() {
+            "us" => 1e-6,
+            "ms" => 1e-3,
+            _ => 1.0,
+        };
+        Some((border.parse::<f64>().unwrap_or(f64::INFINITY) * unit, rest.split('|').next()?.trim().parse().ok()?))
+    };
+    text.lines().filter_map(bucket).collect()
+}
+
+/// Returns the same of a function's histogram.
+fn buckets(metrics: &Metrics, cgroup: &TestCgroup, function: &str) -> Vec<(f64, f64)> {
+    let (family, path) = (format!("{LATENCY}_bucket"), cgroup.kernel_path());
+    let labels = [("cgroup", path), ("function", function)];
+    let has =
+        |sample: &&Sample| labels.iter().all(|(key, value)| sample.labels.get(*key).is_some_and(|it| it == value));
+    let ours = metrics.samples().iter().filter(|sample| sample.name == family).filter(has);
+    let mut sums: Vec<(f64, f64)> =
+        ours.filter_map(|it| Some((it.labels.get("le")?.parse().ok()?, it.value))).collect();
+    sums.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut below = 0.0;
+    sums.into_iter().map(|(border, sum)| (border, sum - std::mem::replace(&mut below, sum))).collect()
+}
+
+/// Returns the border below which this share of the calls is.
+fn border_of(buckets: &[(f64, f64)], share: f64) -> Option<f64> {
+    let all: f64 = buckets.iter().map(|(_, calls)| calls).sum();
+    let mut below = 0.0;
+    let found = buckets.iter().find(|(_, calls)| {
+        below += calls;
+        below > 0.0 && below >= all * share
+    });
+    found.map(|(border, _)| *border)
 }
 
 fn a_function_that_is_not_in_the_file_is_refused_and_the_others_are_measured() -> Result<()> {

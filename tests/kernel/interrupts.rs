@@ -3,7 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, thread,
+    fs,
+    path::Path,
+    process::Command,
+    thread,
     time::Duration,
 };
 
@@ -11,13 +14,13 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
-    load::flood::FloodReport,
+    load::{self, flood::FloodReport},
     running::{Load, cpus, run, time},
-    suite::{Test, tell, within},
+    suite::{Need, Test, tell, within},
     tests,
 };
 
-use crate::conservation::idle_ticks;
+use crate::{conservation::idle_ticks, pmu::PERF};
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land]
@@ -26,6 +29,7 @@ pub(crate) const TESTS: &[Test] = tests![
     rows_and_idle_are_the_node,
     each_soft_interrupt_is_counted_once_by_its_kind,
     hard_interrupts_are_counted_by_the_names_of_the_kernel,
+    interrupts_take_the_time_and_the_count_of_perf_kwork: &[Need::OwnMachine, PERF],
 ];
 
 const ON: &str = "sensors: {interrupts: {enabled: true}}\nstacks: {enabled: false}\n";
@@ -40,8 +44,8 @@ const OTHER: &str = "(other)";
 /// Divisions in a filter that take longer than to send a packet and to receive it. Linux before 6.7 takes filters of up to
 /// 20 KiB.
 const STEPS: u16 = 2500;
-/// Packets of a flood.
-const PACKETS: u32 = 50_000;
+/// Pairs of floods. Other virtual machines disturb some of them.
+const PAIRS: usize = 3;
 
 fn received(metrics: &Metrics, cgroup: &TestCgroup) -> Result<Duration> {
     time(metrics, OF_CGROUPS, cgroup, &[("kind", "net_rx")])
@@ -51,8 +55,7 @@ fn received(metrics: &Metrics, cgroup: &TestCgroup) -> Result<Duration> {
 /// reception of the packets, and what interrupts that: a hard interrupt is no part of the soft one below it.
 fn flood(agent: &Agent, steps: u16) -> Result<(Duration, Duration)> {
     let cgroup = TestCgroup::new("flood")?;
-    let report: FloodReport =
-        run(&format!("flood --cpu 0 --packets {PACKETS} --steps {steps} --cgroup {}", cgroup.path().display()))?;
+    let report: FloodReport = run(&format!("flood --cpu 0 --steps {steps} --cgroup {}", cgroup.path().display()))?;
     let metrics = agent.fresh_metrics()?;
     let (received, all) = (received(&metrics, &cgroup)?, metrics.sum(OF_CGROUPS, &[("cgroup", cgroup.kernel_path())]));
     let interrupted = Duration::try_from_secs_f64(all)?;
@@ -66,18 +69,24 @@ fn a_flood_is_interrupted_for_as_long_as_its_packets_are_filtered() -> Result<()
     let agent = Agent::start(ON)?;
     let burner = TestCgroup::new("burner")?;
     let _burner = Load::start(&format!("spin --cpu 0 --seconds 60 --cgroup {}", burner.path().display()))?;
-    let (short, in_short) = flood(&agent, 0)?;
-    let (long, in_long) = flood(&agent, STEPS)?;
-    tell(&format!("{in_short:?} of {short:?} without steps, {in_long:?} of {long:?} with {STEPS}"));
-    for (interrupted, all) in [(in_short, short), (in_long, long)] {
-        ensure!(interrupted < all, "{interrupted:?} in interrupts of {all:?}");
+    let (mut ratios, mut in_all) = (Vec::new(), Duration::ZERO);
+    for _ in 0..PAIRS {
+        let (short, in_short) = flood(&agent, 0)?;
+        let (long, in_long) = flood(&agent, STEPS)?;
+        tell(&format!("{in_short:?} of {short:?} without steps, {in_long:?} of {long:?} with {STEPS}"));
+        for (interrupted, all) in [(in_short, short), (in_long, long)] {
+            ensure!(interrupted < all, "{interrupted:?} in interrupts of {all:?}");
+        }
+        let truth = long.saturating_sub(short);
+        ensure!(truth > short / 4, "the filter takes only {truth:?}, and the packets {short:?}");
+        ratios.push(in_long.saturating_sub(in_short).as_secs_f64() / truth.as_secs_f64());
+        in_all += in_long;
     }
-    let truth = long.saturating_sub(short);
-    ensure!(truth > short / 4, "the filter takes only {truth:?}, and the packets {short:?}");
-    let found = in_long.saturating_sub(in_short);
-    ensure!(found.abs_diff(truth) < truth / 20, "{found:?} in interrupts, by the sender's clock {truth:?}");
+    ratios.sort_by(f64::total_cmp);
+    let median = ratios[PAIRS / 2];
+    ensure!((median - 1.0).abs() < 0.05, "times in interrupts, over those of the sender's clock: {ratios:?}");
     let astray = received(&agent.fresh_metrics()?, &burner).unwrap_or_default();
-    ensure!(astray < in_long / 50, "{astray:?} in the row of the burner");
+    ensure!(astray < in_all / 50, "{astray:?} in the row of the burner");
     Ok(())
 }
 
@@ -234,4 +243,38 @@ fn hard_interrupts_are_counted_by_the_names_of_the_kernel() -> Result<()> {
     .with_context(|| last.clone())?;
     tell(&last);
     Ok(())
+}
+
+/// perf records the same soft interrupts at the same tracepoints. It counts hard interrupts within them, too.
+fn interrupts_take_the_time_and_the_count_of_perf_kwork() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let agent = Agent::start(ON)?;
+    let load = load::binary()?.display().to_string();
+    let of_packets = |metrics: &Metrics, family| metrics.sum(family, &[("kind", "net_rx")]);
+    let before = agent.fresh_metrics()?;
+    perf(directory.path(), &["kwork", "-k", "softirq", "record", "--", &load, "flood", "--packets", "20000"])?;
+    let after = agent.fresh_metrics()?;
+    let report = perf(directory.path(), &["kwork", "-k", "softirq", "report"])?;
+    let (mut seconds, mut count) = (0.0, 0.0);
+    for line in report.lines().filter(|line| line.contains("NET_RX")) {
+        let mut cells = line.split('|').map(str::trim).skip(2);
+        let mut number = || cells.next().and_then(|cell| cell.trim_end_matches(" ms").parse::<f64>().ok());
+        let (ms, times) = number().zip(number()).with_context(|| format!("no time and count in perf's `{line}`"))?;
+        (seconds, count) = (seconds + ms / 1000.0, count + times);
+    }
+    let found = [OF_NODE, COUNT].map(|family| of_packets(&after, family) - of_packets(&before, family));
+    tell(&format!("podperf {:.3} s in {} receptions, perf {seconds:.3} s in {count}", found[0], found[1]));
+    ensure!(count >= 20_000.0, "perf saw {count} receptions of 20,000 packets:\n{report}");
+    // Before and after perf's recording come a few more.
+    ensure!((count..count * 1.02).contains(&found[1]), "{} receptions, by perf {count}", found[1]);
+    ensure!((found[0] - seconds).abs() < seconds / 10.0, "{} s, by perf {seconds} s", found[0]);
+    Ok(())
+}
+
+/// Runs perf in a directory, where it leaves its file. Returns its output.
+fn perf(directory: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new("perf").args(arguments).current_dir(directory).output().context("failed to run perf")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`perf {}` failed: {errors}", arguments.join(" "));
+    Ok(String::from_utf8(output.stdout)?)
 }

@@ -24,7 +24,9 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land]
     #[exact]
     only_the_calls_of_the_setting_are_measured,
-    a_call_that_began_before_the_sensor_is_shed_ends,
+    ends_that_no_programs_saw_make_no_long_call,
+    #[exact]
+    calls_are_counted_again_after_the_sensor_was_shed,
 ];
 
 const LATENCY: &str = "podperf_cgroup_syscall_latency_seconds";
@@ -101,9 +103,7 @@ fn a_sleep_in_a_call_is_measured_whole_over_an_upgrade() -> Result<()> {
     let found = time(&metrics, &format!("{LATENCY}_sum"), &cgroup, &[("syscall", "read")])?;
     let reads = calls(&metrics, &cgroup, "read");
     ensure!((least..=most).contains(&found), "{found:?} in {reads} calls of `read`, of {least:?} to {most:?}");
-    let border = 2_f64.powi(-2).to_string();
-    let short = [("syscall", "read"), ("le", border.as_str())];
-    let long = reads - count(&metrics, &format!("{LATENCY}_bucket"), &cgroup, &short)?;
+    let long = long_reads(&metrics, &cgroup)?;
     ensure!(
         long == 2.0,
         "{long} of {reads} calls of `read` took over a quarter of a second, and the load slept in two"
@@ -121,21 +121,68 @@ fn only_the_calls_of_the_setting_are_measured() -> Result<()> {
     Ok(())
 }
 
-fn a_call_that_began_before_the_sensor_is_shed_ends() -> Result<()> {
-    let agent = Agent::start(&yaml("", "0.00001"))?;
-    let (asleep, later) = (TestCgroup::new("asleep")?, TestCgroup::new("later")?);
+/// Returns how many calls of `read` took over a quarter of a second.
+fn long_reads(metrics: &Metrics, cgroup: &TestCgroup) -> Result<f64> {
+    let border = 2_f64.powi(-2).to_string();
+    let short = [("syscall", "read"), ("le", border.as_str())];
+    Ok(calls(metrics, cgroup, "read") - count(metrics, &format!("{LATENCY}_bucket"), cgroup, &short)?)
+}
+
+/// The load blocks in one call of `read`, which ends while other programs measure another call, and then in the next
+/// one, which begins unseen. The first programs' layout counts again at the end.
+fn ends_that_no_programs_saw_make_no_long_call() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let yaml = |call: &str| format!("{}\n{}", bpffs.yaml(), yaml(&format!(", calls: [{call}]"), "0"));
+    let mut agent = Agent::start(&yaml("read"))?;
+    let cgroup = TestCgroup::new("unseen")?;
+    let (mut load, _) = blocked_in(&cgroup)?;
+    thread::sleep(Duration::from_millis(300));
+    agent.restart(Signal::SIGKILL, &yaml("fsync"))?;
+    load.go_on()?;
+    load.wait_for_word("done")?;
+    load.wait_until_blocked()?;
+    agent.restart(Signal::SIGKILL, &yaml("read"))?;
+    load.go_on()?;
+    load.end()?;
+    make_calls(&cgroup)?;
+    let long = long_reads(&agent.fresh_metrics()?, &cgroup)?;
+    ensure!(long == 0.0, "{long} long calls of `read`, of two whose begin or end no programs saw");
+    Ok(())
+}
+
+/// The load is in a call of `read` when the sensor is shed, and in another one when it no longer is.
+fn calls_are_counted_again_after_the_sensor_was_shed() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let yaml = |cap| format!("{}\n{}", bpffs.yaml(), yaml("", cap));
+    let mut agent = Agent::start(&yaml("0.00001"))?;
+    let (asleep, other) = (TestCgroup::new("asleep")?, TestCgroup::new("other")?);
     let (mut load, _) = blocked_in(&asleep)?;
-    within(Duration::from_secs(60), "the sensor is given up", || {
-        thread::sleep(Duration::from_millis(500));
-        let shed = agent.metrics()?.sum("podperf_overhead_shed", &[("cap", "cpu"), ("feature", "sensors")]);
-        Ok((shed == 1.0).then_some(()))
-    })?;
-    make_calls(&later)?;
+    let shed = |agent: &Agent, is: f64| {
+        within(Duration::from_secs(60), "the sensor is given up, or comes back", || {
+            thread::sleep(Duration::from_millis(500));
+            let shed = agent.metrics()?.sum("podperf_overhead_shed", &[("cap", "cpu"), ("feature", "sensors")]);
+            Ok((shed == is).then_some(()))
+        })
+    };
+    shed(&agent, 1.0)?;
+    make_calls(&other)?;
     load.go_on()?;
     load.wait_for_word("done")?;
     load.wait_until_blocked()?;
     let metrics = agent.fresh_metrics()?;
-    let found = [&asleep, &later].map(|cgroup| calls(&metrics, cgroup, "read"));
-    ensure!(found == [1.0, 0.0], "{found:?} calls of `read`, where one had begun before and all others later");
+    let found = [&asleep, &other].map(|cgroup| calls(&metrics, cgroup, "read"));
+    ensure!(found == [0.0; 2], "{found:?} calls of `read` while sensors are shed");
+    agent.restart(Signal::SIGKILL, &yaml("0"))?;
+    shed(&agent, 0.0)?;
+    load.go_on()?;
+    load.end()?;
+    let reads = 2.0 * make_calls(&other)?;
+    let metrics = agent.fresh_metrics()?;
+    let found = calls(&metrics, &other, "read");
+    ensure!(found == reads, "{found} calls of `read`, of {reads} after the sensor came back");
+    ensure!(
+        calls(&metrics, &asleep, "read") == 0.0 || long_reads(&metrics, &asleep)? == 0.0,
+        "a call whose begin was not seen counts"
+    );
     Ok(())
 }

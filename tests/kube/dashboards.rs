@@ -86,6 +86,7 @@ const EMPTY: &[(&str, &str, &str)] = &[
     ("podperf-node", "Wait of work items for a worker", "the sensor is off"),
     ("podperf-pod", "CPU time, of which in interrupts", "the sensor is off"),
     ("podperf-pod", "Length of calls of functions", "the sensor is off"),
+    ("podperf-pod", "Length of system calls", "the sensor is off"),
     ("podperf-pod", "System calls", "the sensor is off"),
     ("podperf-pod", "System calls that fail", "the sensor is off"),
 ];

@@ -53,10 +53,6 @@ fn is_of_profiles(reason: &str) -> bool {
         && sensors::drops().all(|own| own.name != reason)
 }
 
-/// The detail of the part `stacks` while reads of files hang.
-const BLOCKED: &str = "no names or unwind tables are read from files: too many reads hang, in programs of as many pods or \
-    services (the log has their names: is a file server or FUSE down?)";
-
 /// Returns the functions of the kernel, read again if they may have changed; none without profiles. Reports whether the
 /// kernel shows them, and whether files are read.
 pub(super) fn learn_functions(samples: &mut Window, settings: &CollectorSettings) -> Arc<KernelFunctions> {
@@ -66,8 +62,9 @@ pub(super) fn learn_functions(samples: &mut Window, settings: &CollectorSettings
     let functions = samples.learn_functions();
     if let Some([shown, hidden]) = &settings.stacks {
         let (state, detail) = if functions.is_empty() { hidden } else { shown };
-        if settings.blocked.iter().any(Blocked::is_blocked) {
-            settings.status.set("stacks", State::Degraded, BLOCKED);
+        if let Some(why) = settings.blocked.iter().find_map(Blocked::why) {
+            let detail = format!("no names or unwind tables are read from files: {why}");
+            settings.status.set("stacks", State::Degraded, detail);
         } else {
             settings.status.set("stacks", *state, detail.as_str());
         }

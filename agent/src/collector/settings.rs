@@ -47,7 +47,7 @@ pub struct CollectorSettings {
     pub mode: Mode,
     /// The states of the part `stacks` while the kernel shows its functions, and while it hides them.
     pub stacks: Option<[(State, String); 2]>,
-    /// Whether files are read for names, and for unwind tables.
+    /// They tell whether files are read: for names, and for unwind tables.
     pub blocked: [Blocked; 2],
     /// The filter of the agent's own profiles.
     pub filter: Filter,

@@ -243,7 +243,7 @@ pub(super) fn load(
     if settings.facts {
         attach_btf(&mut object, "task_newtask", "task_newtask", &btf)?;
         let mut orders = abi::podperf_orders { births_since_ns: monotonic_ns(), ..bytemuck::Zeroable::zeroed() };
-        Lowered::default().apply(&mut orders, settings.max_walks);
+        Lowered::default().apply(&mut orders, settings.max_walks, monotonic_ns());
         fd(&object, ORDERS).and_then(|map| raw::update(map, 0_u32, orders)).map_err(LoadError::Counter)?;
         load_iter(&mut object, ADOPT, &btf)?;
         object.iterate(ADOPT).map_err(LoadError::Counter)?;

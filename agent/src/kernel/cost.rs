@@ -51,8 +51,8 @@ impl MapUse {
     pub(super) fn read(name: &str, fd: BorrowedFd<'_>) -> Self {
         let info = fd_info(fd);
         let number = |key: &str| info.get(key).copied().unwrap_or(0);
-        let of_tasks = number("map_type") == TASK_STORAGE && name == TASKS;
-        let records = if of_tasks { thread_records(threads(), number("value_size")) } else { 0 };
+        let of_tasks = number("map_type") == TASK_STORAGE;
+        let records = if of_tasks { thread_records(threads(), number("value_size"), name == TASKS) } else { 0 };
         Self { map: name.to_owned(), max_entries: number("max_entries"), bytes: number("memlock") + records }
     }
 }

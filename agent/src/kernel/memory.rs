@@ -46,9 +46,10 @@ const RECORD_HEAD: u64 = 72;
 const RECORDS_OF_TASK: u64 = 192;
 
 /// Returns the bytes of the threads' records, which the kernel's figure for the map leaves out. A record has
-/// `value_bytes` and a head, rounded up to a size of the kernel's allocator.
+/// `value_bytes` and a head, rounded up to a size of the kernel's allocator. The first map of the kind also pays for what
+/// the kernel keeps for a thread with records.
 #[must_use]
-pub(super) const fn thread_records(threads: u64, value_bytes: u64) -> u64 {
+pub(super) const fn thread_records(threads: u64, value_bytes: u64, is_first: bool) -> u64 {
     let sizes_between = [96, 192];
     let wanted = RECORD_HEAD + value_bytes;
     let mut size = wanted.next_power_of_two();
@@ -59,7 +60,7 @@ pub(super) const fn thread_records(threads: u64, value_bytes: u64) -> u64 {
         }
         at += 1;
     }
-    threads.saturating_mul(size + RECORDS_OF_TASK)
+    threads.saturating_mul(size + if is_first { RECORDS_OF_TASK } else { 0 })
 }
 
 /// Returns how many threads the node has, in all PID namespaces.
@@ -157,11 +158,12 @@ mod tests {
 
     #[test]
     fn records_of_threads_are_of_the_kernels_sizes() {
-        assert_eq!(thread_records(100_000, 208), 100_000 * (512 + 192));
-        assert_eq!(thread_records(1, 8), 96 + 192);
-        assert_eq!(thread_records(1, 100), 192 + 192);
-        assert_eq!(thread_records(1, 150), 256 + 192);
-        assert_eq!((thread_records(0, 208), thread_records(u64::MAX, 208)), (0, u64::MAX));
+        assert_eq!(thread_records(100_000, 208, true), 100_000 * (512 + 192));
+        assert_eq!(thread_records(1, 8, true), 96 + 192);
+        assert_eq!(thread_records(10, 16, false), 10 * 96);
+        assert_eq!(thread_records(1, 100, true), 192 + 192);
+        assert_eq!(thread_records(1, 150, true), 256 + 192);
+        assert_eq!((thread_records(0, 208, true), thread_records(u64::MAX, 208, true)), (0, u64::MAX));
     }
 
     #[test]

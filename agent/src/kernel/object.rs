@@ -22,7 +22,7 @@ use super::{
 };
 
 /// The name of the pin of [`ORDERS`], because bpffs allows no dots in names.
-const PINNED_ORDERS: &str = "orders";
+pub(super) const PINNED_ORDERS: &str = "orders";
 
 /// The maps and programs. Maps and programs that are not pinned end when this is dropped.
 #[derive(Default)]

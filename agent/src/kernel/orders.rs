@@ -21,18 +21,31 @@ pub struct Lowered {
 }
 
 impl Lowered {
-    /// Applies this to the orders. `max_walks` is the configured budget of a CPU in a second; 0 means no limit.
-    pub(super) fn apply(self, orders: &mut abi::podperf_orders, max_walks: u32) {
+    /// Applies this to the orders at `now_ns` (`CLOCK_MONOTONIC`). `max_walks` is the configured budget of a CPU in a
+    /// second; 0 means no limit.
+    pub(super) fn apply(self, orders: &mut abi::podperf_orders, max_walks: u32, now_ns: u64) {
         let bits = [
             (self.stacks, abi::PODPERF_SHED_STACKS),
             (self.wait_stacks, abi::PODPERF_SHED_WAIT_STACKS),
             (self.user_frames, abi::PODPERF_SHED_USER_FRAMES),
             (self.sensors, abi::PODPERF_SHED_SENSORS),
         ];
+        if orders.shed & abi::PODPERF_SHED_SENSORS != 0 && !self.sensors {
+            orders.sensors_since_ns = now_ns;
+        }
         orders.shed = bits.into_iter().filter(|(shed, _)| *shed).fold(0, |all, (_, bit)| all | bit);
         let halved = self.walk_halvings > 0;
         let walks = if halved && max_walks == 0 { WALKS_WITHOUT_LIMIT } else { max_walks };
         orders.walk_every_ns = apart_ns(walks) << self.walk_halvings;
+    }
+}
+
+/// Returns when the sensors began whose programs take over from programs with these orders, at `now_ns`. `None`: those
+/// are not known, and neither is what they left out.
+pub(super) fn sensors_since_ns(before: Option<abi::podperf_orders>, now_ns: u64) -> u64 {
+    match before {
+        Some(before) if before.shed & abi::PODPERF_SHED_SENSORS == 0 => before.sensors_since_ns,
+        _ => now_ns,
     }
 }
 
@@ -47,7 +60,7 @@ mod tests {
 
     fn applied(lowered: Lowered, max_walks: u32) -> (u32, u64) {
         let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
-        lowered.apply(&mut orders, max_walks);
+        lowered.apply(&mut orders, max_walks, 1);
         (orders.shed, orders.walk_every_ns)
     }
 
@@ -56,6 +69,26 @@ mod tests {
         let halved = |walk_halvings| Lowered { walk_halvings, ..Lowered::default() };
         assert_eq!([0, 1, 4].map(|times| applied(halved(times), 5000)), [(0, 200_000), (0, 400_000), (0, 3_200_000)]);
         assert_eq!([0, 1].map(|times| applied(halved(times), 0)), [(0, 0), (0, 400_000)], "there is no limit to halve");
+    }
+
+    #[test]
+    fn sensors_begin_again_when_they_are_no_longer_shed() {
+        let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
+        let mut since = |sensors, now_ns| {
+            Lowered { sensors, ..Lowered::default() }.apply(&mut orders, 0, now_ns);
+            orders.sensors_since_ns
+        };
+        assert_eq!(
+            [since(false, 1), since(true, 2), since(true, 3), since(false, 4), since(false, 5)],
+            [0, 0, 0, 4, 4]
+        );
+    }
+
+    #[test]
+    fn the_next_programs_know_since_when_no_end_was_missed() {
+        let orders = |shed| abi::podperf_orders { shed, sensors_since_ns: 4, ..bytemuck::Zeroable::zeroed() };
+        let after = [Some(orders(0)), Some(orders(abi::PODPERF_SHED_STACKS)), Some(orders(u32::MAX)), None];
+        assert_eq!(after.map(|before| sensors_since_ns(before, 9)), [4, 4, 9, 9]);
     }
 
     #[test]

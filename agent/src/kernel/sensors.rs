@@ -27,7 +27,7 @@ use super::{
     listed,
     load::{SensorSettings, Tracepoint},
     object::{Object, fd, identity},
-    orders::apart_ns,
+    orders::{apart_ns, sensors_since_ns},
     presence::Presence,
     probes::{Probes, forget_calls},
     programs::{ADOPT, DROPS, ORDERS, RUN, SEE},
@@ -37,7 +37,10 @@ use super::{
     sampler::{SampleEvent, Sampler},
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
     stolen::stolen_ns,
-    takeover::{Pins, Previous, generations::take_over},
+    takeover::{
+        Pins, Previous,
+        generations::{self, take_over},
+    },
     works::{self, Works},
 };
 use crate::{
@@ -149,6 +152,11 @@ impl Sensors {
         let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
         let data = fd(&object, ORDERS).map_err(LoadError::Counter)?;
         raw::lookup(data, 0_u32, std::slice::from_mut(&mut orders)).map_err(LoadError::Counter)?;
+        if let Some(pins) = pins.filter(|_| matches!(begin, Begin::TookOver)) {
+            // Programs of an older generation missed what ended while a later one counted.
+            let before = found.counting.as_ref().filter(|_| !adopted).and_then(|of| generations::orders(pins, of));
+            orders.sensors_since_ns = sensors_since_ns(before, monotonic_ns());
+        }
         if adopted {
             forget_stacks(&object).and_then(|()| forget_calls(&object)).map_err(LoadError::Counter)?;
         }

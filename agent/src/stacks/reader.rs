@@ -75,14 +75,38 @@ pub(super) enum Unread {
     Hangs,
 }
 
-/// Tells whether files are read: not while [`MAX_HUNG`] reads hang.
+/// Tells whether files are read: not while [`MAX_HUNG`] reads hang, and not without a thread.
 #[derive(Clone, Debug, Default)]
-pub struct Blocked(Arc<AtomicBool>);
+pub struct Blocked(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The reads that hang, or hung.
+    hung: Mutex<Vec<Arc<Pulse>>>,
+    /// Set if no thread could be started the last time.
+    no_thread: AtomicBool,
+}
 
 impl Blocked {
-    /// Returns whether no files are read.
-    pub fn is_blocked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    /// Returns why no files are read, in words with the way out; `None` if they are read.
+    pub fn why(&self) -> Option<&'static str> {
+        if self.hanging() >= MAX_HUNG {
+            return Some(
+                "too many reads hang, in programs of as many pods or services (the log has their names: is a file \
+                 server or FUSE down?)",
+            );
+        }
+        self.0.no_thread.load(Ordering::Relaxed).then_some("no thread for them can be started (is `pids.max` reached?)")
+    }
+
+    fn hanging(&self) -> usize {
+        let mut hung = self.0.hung.lock().unwrap_or_else(PoisonError::into_inner);
+        hung.retain(|pulse| !pulse.ended.load(Ordering::Acquire));
+        hung.len()
+    }
+
+    fn add(&self, pulse: Arc<Pulse>) {
+        self.0.hung.lock().unwrap_or_else(PoisonError::into_inner).push(pulse);
     }
 }
 
@@ -191,8 +215,7 @@ impl Reader {
         if self.clock.now() >= whose.deadline {
             return Err(Unread::Late);
         }
-        self.tell();
-        if self.avoids_owner(whose) || self.avoids(&place) || self.blocked.is_blocked() {
+        if self.avoids_owner(whose) || self.avoids(&place) || self.blocked.hanging() >= MAX_HUNG {
             return Err(Unread::Hangs);
         }
         let avoided = self.hung.iter().map(|hung| hung.place.clone()).filter(|place| *place != Place::Own).collect();
@@ -280,25 +303,18 @@ impl Reader {
         self.hung.iter().any(|hung| hung.owners.iter().any(is_its_own))
     }
 
-    fn hanging(&self) -> usize {
-        self.hung.iter().filter(|hung| !hung.pulse.ended.load(Ordering::Acquire)).count()
-    }
-
-    fn tell(&self) {
-        self.blocked.0.store(self.hanging() >= MAX_HUNG, Ordering::Relaxed);
-    }
-
     fn give_up(&mut self, pulse: Arc<Pulse>, whose: Whose<'_>) {
-        let (owner, hanging, place) = (whose.owner, self.hanging() + 1, pulse.place());
+        self.blocked.add(Arc::clone(&pulse));
+        let (owner, hanging, place) = (whose.owner, self.blocked.hanging(), pulse.place());
         warn!(owner, pid = whose.pid.0, ?place, hanging, "a read of a file hangs: files of this owner get no names");
         self.hung.push(Hung { pulse, place, owners: whose.names(), since: Instant::now() });
-        self.tell();
     }
 
     fn start_thread(&self) -> Option<Thread> {
         let (answer, answered) = mpsc::sync_channel(1);
-        self.starter.send(answer).ok()?;
-        answered.recv().ok()
+        let thread = self.starter.send(answer).ok().and_then(|()| answered.recv().ok());
+        self.blocked.0.no_thread.store(thread.is_none(), Ordering::Relaxed);
+        thread
     }
 }
 

@@ -42,7 +42,7 @@ fn a_read_that_hangs_stops_its_owner_and_its_device_only() {
     assert_eq!(beats, Ok([false, true]));
     // Once the server has answered and some time has passed, all files are read again.
     drop(release);
-    while reader.hanging() > 0 {
+    while reader.blocked.hanging() > 0 {
         thread::yield_now();
     }
     assert!(reader.avoids_owner(whose("a")), "too soon");
@@ -87,19 +87,26 @@ fn only_some_threads_may_hang() {
     let mut reader = reader().telling(blocked.clone());
     let mut hanging = Vec::new();
     for number in 0..MAX_HUNG {
-        assert!(!blocked.is_blocked());
+        assert_eq!(blocked.why(), None);
         let (release, result) = hang(&mut reader, &number.to_string(), Place::Own);
         assert_eq!(result, Err(Unread::Hangs));
         hanging.push(release);
     }
-    assert!(blocked.is_blocked());
+    assert!(blocked.why().is_some_and(|why| why.starts_with("too many reads hang")));
     assert_eq!(reader.run(whose("another"), Place::Own, |_| 7), Err(Unread::Hangs));
     hanging.pop();
-    while reader.hanging() == MAX_HUNG {
+    while blocked.why().is_some() {
         thread::yield_now();
     }
     assert_eq!(reader.run(whose("another"), Place::Own, |_| 7), Ok(7));
-    assert!(!blocked.is_blocked());
+}
+
+#[test]
+fn files_are_not_read_without_a_thread() {
+    let blocked = Blocked::default();
+    let mut reader = Reader::without_threads().telling(blocked.clone());
+    assert_eq!(reader.run(whose("namespace/pod"), Place::Own, |_| 7), Err(Unread::Late));
+    assert!(blocked.why().is_some_and(|why| why.contains("pids.max")));
 }
 
 #[test]

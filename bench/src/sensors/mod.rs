@@ -50,6 +50,13 @@ enum Goal {
 /// The place of podperf, after the empty programs.
 const PODPERF: usize = 1;
 
+/// The programs of `perf trace -s --bpf-summary --summary-mode=cgroup`, in their shape.
+const PERF_TRACE: Watcher = Watcher {
+    title: "the shape of perf trace -s --bpf-summary, by cgroup",
+    way: Way::Tracepoints(SUMMARY, &[("summary_enter", "sys_enter"), ("summary_exit", "sys_exit")]),
+    runs: 2.0,
+};
+
 static SUBJECTS: [Subject; 6] = [
     Subject {
         title: "Interrupts",
@@ -129,11 +136,7 @@ static SUBJECTS: [Subject; 6] = [
                 runs: 1.0,
             },
             Watcher { title: "podperf: calls", way: Way::Sensor("calls"), runs: 1.0 },
-            Watcher {
-                title: "the shape of perf trace -s --bpf-summary, by cgroup",
-                way: Way::Tracepoints(SUMMARY, &[("summary_enter", "sys_enter"), ("summary_exit", "sys_exit")]),
-                runs: 2.0,
-            },
+            PERF_TRACE,
             Watcher { title: "strace -c", way: Way::Strace, runs: 0.0 },
         ],
         goals: &[Goal::PartOf(2, 0.25), Goal::PartOf(3, 0.01)],
@@ -150,11 +153,7 @@ static SUBJECTS: [Subject; 6] = [
                 runs: 2.0,
             },
             Watcher { title: "podperf: latencies", way: Way::Sensor("latencies"), runs: 2.0 },
-            Watcher {
-                title: "the shape of perf trace -s --bpf-summary, by cgroup",
-                way: Way::Tracepoints(SUMMARY, &[("summary_enter", "sys_enter"), ("summary_exit", "sys_exit")]),
-                runs: 2.0,
-            },
+            PERF_TRACE,
         ],
         goals: &[],
     },

@@ -11,7 +11,7 @@
 #include "control.bpf.h"
 #include "drops.bpf.h"
 #include "functions.bpf.h"
-#include "histograms/bucket.h"
+#include "histograms/observe.bpf.h"
 #include "kernel.h"
 #include "tasks.bpf.h"
 
@@ -151,25 +151,6 @@ int functions_begin(struct pt_regs *ctx)
 }
 
 /*
- * Adds a call to the histogram of a function. The additions are atomic, since threads that call functions of programs
- * may preempt one another here.
- */
-static __always_inline void charge_call(struct podperf_functions *row, __u32 function, __u64 ns)
-{
-	__u64 at = function, bucket = bucket_of(ns, PODPERF_HISTOGRAM_BUCKETS);
-	__u64 *words = row->first;
-
-	/* The masks are in assembly, because the compiler would remove them. They bound both indices for the verifier. */
-	asm volatile("%0 &= 7" : "+r"(at));
-	asm volatile("%0 &= 31" : "+r"(bucket));
-	if (bucket >= PODPERF_HISTOGRAM_BUCKETS)
-		return;
-	words += at * PODPERF_HISTOGRAM_WORDS;
-	__sync_fetch_and_add(&words[0], ns);
-	__sync_fetch_and_add(&words[1 + bucket], 1);
-}
-
-/*
  * Returns true if a call that ends at `stack` is a call within `outer`. On x86-64 a return takes the return address off
  * the stack; arm64 has it in a register.
  */
@@ -211,7 +192,7 @@ static __always_inline __u64 take_lent_call(struct task_struct *task, __u64 cook
 	return since_ns;
 }
 
-/* Ends a call, and counts it. */
+/* Ends a call, and counts it. Threads that call functions of programs may preempt one another here. */
 static __always_inline void end_call(struct task_struct *task, __u64 cookie, __u64 stack)
 {
 	__u64 now_ns = bpf_ktime_get_ns(), since_ns;
@@ -222,7 +203,8 @@ static __always_inline void end_call(struct task_struct *task, __u64 cookie, __u
 		return;
 	row = functions_row(cgroup_id(task));
 	if (row)
-		charge_call(row, function_of(cookie), now_ns - since_ns);
+		observe(row->first, function_of(cookie), PODPERF_FUNCTIONS, PODPERF_HISTOGRAM_BUCKETS,
+			now_ns - since_ns, true);
 }
 
 SEC("kretprobe")

@@ -3,22 +3,13 @@
 #ifndef PODPERF_HISTOGRAMS_ON_WAIT_END_BPF_H
 #define PODPERF_HISTOGRAMS_ON_WAIT_END_BPF_H
 
-#include "histograms/bucket.h"
 #include "histograms/histograms.bpf.h"
+#include "histograms/observe.bpf.h"
 
-static __always_inline void observe(struct podperf_histograms *row, __u32 activity, __u64 ns)
+/* Waits end at context switches, where nothing preempts. */
+static __always_inline void observe_wait(struct podperf_histograms *row, __u32 activity, __u64 ns)
 {
-	__u64 at = activity & (PODPERF_WAITS - 1), bucket = bucket_of(ns, PODPERF_HISTOGRAM_BUCKETS);
-	__u64 *words = row->interruptible;
-
-	/* The masks are in assembly, because the compiler would remove them. They bound both indices for the verifier. */
-	asm volatile("%0 &= 3" : "+r"(at));
-	asm volatile("%0 &= 31" : "+r"(bucket));
-	if (bucket >= PODPERF_HISTOGRAM_BUCKETS)
-		return;
-	words += at * PODPERF_HISTOGRAM_WORDS;
-	words[0] += ns;
-	words[1 + bucket]++;
+	observe(row->interruptible, activity, PODPERF_WAITS, PODPERF_HISTOGRAM_BUCKETS, ns, false);
 }
 
 /* This function is global: the verifier checks it once, instead of at each call. */
@@ -30,8 +21,8 @@ __noinline int histograms_add(__u32 slot, __u64 cgroup, __u32 activity, __u64 ns
 		return 0;
 	/* A task that slept was in the run queue after it was woken, if only for a moment. */
 	if (activity < PODPERF_RUN_QUEUE)
-		observe(row, PODPERF_RUN_QUEUE, queued_ns);
-	observe(row, activity, ns);
+		observe_wait(row, PODPERF_RUN_QUEUE, queued_ns);
+	observe_wait(row, activity, ns);
 	return 0;
 }
 

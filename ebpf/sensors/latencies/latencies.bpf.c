@@ -2,7 +2,7 @@
 /* Measures some system calls from their entry to their return. */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
-#include "histograms/bucket.h"
+#include "histograms/observe.bpf.h"
 #include "kernel.h"
 #include "latencies.bpf.h"
 #include "syscalls/syscalls.bpf.h"
@@ -16,7 +16,7 @@ enum latencies_program {
 
 SENSOR_PROGRAMS(latencies, LATENCIES_PROGRAMS)
 
-#define MEASURED_VALUE(name, x86, arm64) MEASURED_##name,
+#define MEASURED_VALUE(name) MEASURED_##name,
 
 /* The histograms of a row, in their order. */
 enum measured_call {
@@ -29,11 +29,7 @@ _Static_assert(sizeof(struct podperf_latencies) == __builtin_offsetof(struct pod
 	       "the order of enum measured_call");
 
 /* The number of a system call -> 1 + enum measured_call; 0: it has no histogram. */
-#if defined(__TARGET_ARCH_x86)
-#define MEASURED_PLACE(name, x86, arm64) [x86] = 1 + MEASURED_##name,
-#elif defined(__TARGET_ARCH_arm64)
-#define MEASURED_PLACE(name, x86, arm64) [arm64] = 1 + MEASURED_##name,
-#endif
+#define MEASURED_PLACE(name) [CALL_NUMBER_##name] = 1 + MEASURED_##name,
 const volatile __u8 measured_places[CALL_NUMBERS] = {PODPERF_MEASURED_CALLS(MEASURED_PLACE)};
 
 /* Task -> its measured call. The kernel frees it with the task, so a thread that ends in a call leaves nothing. */
@@ -55,6 +51,17 @@ static __always_inline __u64 measured_call(struct pt_regs *regs, __s64 number)
 	return place && latencies_chosen >> (place - 1) & 1 ? place - 1 : MEASURED_CALLS;
 }
 
+/*
+ * Returns true if these programs see the end of a call that began so, or have seen it. The generation before this one
+ * may have seen the begin. An earlier generation may not: if the one between did not measure the call, its end was
+ * missed. While sensors are shed, ends are missed.
+ */
+static __always_inline bool sees_end_of(struct podperf_measured_call *measured)
+{
+	return measured->since_ns && measured->since_ns >= orders.sensors_since_ns &&
+	       measured->generation + 1 >= generation;
+}
+
 static __always_inline void begin_measured(__u64 call)
 {
 	struct podperf_measured_call *measured =
@@ -64,6 +71,8 @@ static __always_inline void begin_measured(__u64 call)
 		drop(PODPERF_DROP_SENSOR_TABLE);
 		return;
 	}
+	if (measured->generation == generation && sees_end_of(measured))
+		drop(LATENCIES_DROP_MISSED_END);
 	measured->call = call;
 	measured->generation = generation;
 	measured->since_ns = bpf_ktime_get_ns();
@@ -75,7 +84,6 @@ int BPF_PROG(latencies_sys_enter, struct pt_regs *regs, long number)
 	struct podperf_runs *account = latencies_account(LATENCIES_SYS_ENTER);
 	__u64 began, call;
 
-	/* While sensors are shed, no call begins; those that have begun end as always. */
 	if (!account || is_shed(PODPERF_SHED_SENSORS))
 		return 0;
 	began = begin_own_run(account);
@@ -86,26 +94,9 @@ int BPF_PROG(latencies_sys_enter, struct pt_regs *regs, long number)
 	return 0;
 }
 
-/* The additions are atomic: on kernels that preempt programs, another one may come here meanwhile. */
-static __always_inline void charge_measured(struct podperf_latencies *row, __u64 call, __u64 ns)
-{
-	__u64 at = call, bucket = bucket_of(ns, PODPERF_LATENCY_BUCKETS);
-	__u64 *words = row->read;
-
-	/* The masks are in assembly, because the compiler would remove them. They bound both indices for the verifier. */
-	asm volatile("%0 &= 15" : "+r"(at));
-	asm volatile("%0 &= 31" : "+r"(bucket));
-	if (at >= MEASURED_CALLS || bucket >= PODPERF_LATENCY_BUCKETS)
-		return;
-	words += at * PODPERF_LATENCY_WORDS;
-	__sync_fetch_and_add(&words[0], ns);
-	__sync_fetch_and_add(&words[1 + bucket], 1);
-}
-
 /*
- * Ends a call. One that began as another call, or before the sensor was on, does not count. The generation before this
- * one may have seen its begin. An earlier generation may not: if the one between did not measure the call, its end was
- * missed, and this is another one.
+ * Ends a call. One that began as another call does not count. On kernels that preempt programs, another thread may come
+ * here meanwhile.
  */
 static __always_inline void end_measured(__u64 call)
 {
@@ -113,16 +104,18 @@ static __always_inline void end_measured(__u64 call)
 	struct podperf_measured_call *measured = bpf_task_storage_get(&latencies_of_tasks, task, NULL, 0);
 	struct podperf_latencies *row;
 	__u64 since_ns;
+	bool is_whole;
 
 	if (!measured || !measured->since_ns)
 		return;
 	since_ns = measured->since_ns;
+	is_whole = measured->call == call && sees_end_of(measured);
 	measured->since_ns = 0;
-	if (measured->call != call || measured->generation + 1 < generation)
+	if (!is_whole)
 		return;
 	row = latencies_row(cgroup_id(task));
 	if (row)
-		charge_measured(row, call, bpf_ktime_get_ns() - since_ns);
+		observe(row->read, call, MEASURED_CALLS, PODPERF_LATENCY_BUCKETS, bpf_ktime_get_ns() - since_ns, true);
 }
 
 SEC("tp_btf/sys_exit")
@@ -131,7 +124,8 @@ int BPF_PROG(latencies_sys_exit, struct pt_regs *regs, long returned)
 	struct podperf_runs *account = latencies_account(LATENCIES_SYS_EXIT);
 	__u64 began, call;
 
-	if (!account)
+	/* Ends are as many as begins, so both are left out. */
+	if (!account || is_shed(PODPERF_SHED_SENSORS))
 		return 0;
 	began = begin_own_run(account);
 	call = measured_call(regs, CALL_NUMBER(regs));

@@ -10,24 +10,24 @@
 #define PODPERF_LATENCY_WORDS (1 + PODPERF_LATENCY_BUCKETS)
 
 /*
- * The system calls that have a histogram, with their numbers on x86-64 and arm64. A call may be added at the end, up to
- * 16: fields of the row are found by their names, and the constant `latencies_chosen` has a bit for each.
+ * The system calls that have a histogram; syscalls.h has their numbers. A call may be added at the end, up to 16: fields
+ * of the row are found by their names, and the constant `latencies_chosen` has a bit for each.
  */
 #define PODPERF_MEASURED_CALLS(F) \
-	F(read, 0, 63)            \
-	F(write, 1, 64)           \
-	F(pread64, 17, 67)        \
-	F(pwrite64, 18, 68)       \
-	F(openat, 257, 56)        \
-	F(fsync, 74, 82)          \
-	F(fdatasync, 75, 83)      \
-	F(connect, 42, 203)       \
-	F(sendto, 44, 206)        \
-	F(recvfrom, 45, 207)      \
-	F(sendmsg, 46, 211)       \
-	F(recvmsg, 47, 212)
+	F(read)                   \
+	F(write)                  \
+	F(pread64)                \
+	F(pwrite64)               \
+	F(openat)                 \
+	F(fsync)                  \
+	F(fdatasync)              \
+	F(connect)                \
+	F(sendto)                 \
+	F(recvfrom)               \
+	F(sendmsg)                \
+	F(recvmsg)
 
-#define MEASURED_FIELD(name, x86, arm64) __u64 name[PODPERF_LATENCY_WORDS];
+#define MEASURED_FIELD(name) __u64 name[PODPERF_LATENCY_WORDS];
 
 /* Value of `latencies_rows` and `latencies_rows_by_id`: a histogram for each call, in the order of the list above. */
 struct podperf_latencies {

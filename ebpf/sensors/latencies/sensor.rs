@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use crate::{
     abi::{PODPERF_LATENCY_BUCKETS, podperf_latencies, podperf_measured_call},
     sensor::{
-        Entries, Family, Hook, Label, Map, Program, Sensor, Series, Setting, SettingKind, Unit, Words, key, names,
+        DropReason, Entries, Family, Hook, Label, Map, Program, Sensor, Series, Setting, SettingKind, Unit, Words, key, names,
     },
 };
 
@@ -72,7 +72,10 @@ pub(super) static SENSOR: Sensor = Sensor {
         is_per_cpu: false,
         is_inherited: true,
     }],
-    drops: &[],
+    drops: &[DropReason {
+        name: "latencies_missed_end",
+        lost: "the end of a system call was not seen, and the call is not counted",
+    }],
 };
 
 /// The histograms are in the order of the fields, without a gap.

@@ -29,16 +29,22 @@ _Static_assert(sizeof(struct podperf_syscalls) ==
 /* Numbers from here on are "other". */
 #define CALL_NUMBERS 512
 
-/* The number of a system call -> enum call. */
 #if defined(__TARGET_ARCH_x86)
 #define CALL_PLACE(name, x86, arm64) [x86] = CALL_##name,
+#define CALL_HERE(name, x86, arm64) CALL_NUMBER_##name = x86,
 #define CALLS_HERE PODPERF_CALLS_OF_BOTH(CALL_PLACE) PODPERF_CALLS_OF_X86(CALL_PLACE)
 #define CALL_NUMBER(regs) ((__s64)(regs)->orig_ax)
 #elif defined(__TARGET_ARCH_arm64)
 #define CALL_PLACE(name, x86, arm64) [arm64] = CALL_##name,
+#define CALL_HERE(name, x86, arm64) CALL_NUMBER_##name = arm64,
 #define CALLS_HERE PODPERF_CALLS_OF_BOTH(CALL_PLACE)
 #define CALL_NUMBER(regs) ((__s64)(regs)->syscallno)
 #endif
+
+/* The numbers of system calls that both architectures have. */
+enum call_number { PODPERF_CALLS_OF_BOTH(CALL_HERE) };
+
+/* The number of a system call -> enum call. */
 const volatile __u8 call_places[CALL_NUMBERS] = {CALLS_HERE};
 
 /* Returns the system call, enum call, in which `task` sleeps. */

@@ -9,7 +9,7 @@
 #include "control.bpf.h"
 #include "drops.bpf.h"
 #include "handover.bpf.h"
-#include "histograms/bucket.h"
+#include "histograms/observe.bpf.h"
 #include "kernel.h"
 #include "workqueues.bpf.h"
 
@@ -93,7 +93,7 @@ static __noinline struct podperf_workqueues *row_of_node(void)
 /* Ends the wait of an item for a worker, and returns its length plus 1. Returns 0 if its begin was not seen. */
 static __always_inline __u64 end_wait(__u64 work)
 {
-	__u64 *since = bpf_map_lookup_elem(&workqueues_waiting, &work), ns, bucket;
+	__u64 *since = bpf_map_lookup_elem(&workqueues_waiting, &work), ns;
 	struct podperf_workqueues *row;
 
 	if (!since)
@@ -101,13 +101,8 @@ static __always_inline __u64 end_wait(__u64 work)
 	ns = bpf_ktime_get_ns() - *since;
 	bpf_map_delete_elem(&workqueues_waiting, &work);
 	row = row_of_node();
-	bucket = bucket_of(ns, PODPERF_HISTOGRAM_BUCKETS);
-	/* The mask is in assembly, because the compiler would remove it. It bounds the index for the verifier. */
-	asm volatile("%0 &= 31" : "+r"(bucket));
-	if (row && bucket < PODPERF_HISTOGRAM_BUCKETS) {
-		row->latency[0] += ns;
-		row->latency[1 + bucket]++;
-	}
+	if (row)
+		observe(row->latency, 0, 1, PODPERF_HISTOGRAM_BUCKETS, ns, false);
 	return ns + 1;
 }
 

@@ -25,7 +25,7 @@ pub struct FloodArgs {
     #[arg(long)]
     pub cpu: Option<usize>,
     /// Packets to send
-    #[arg(long, default_value_t = 200_000)]
+    #[arg(long, default_value_t = 20_000)]
     pub packets: u32,
     /// Divisions in the receiver's filter, which runs in the soft interrupt, and drops each packet
     #[arg(long, default_value_t = 0)]

@@ -225,20 +225,22 @@ fn boot(row: &'static Row, initramfs: &Path, tests: &[String], only: &[String], 
     // An emulated machine takes one CPU of this one, however many it has.
     let is_whole = matches!(row.work, Work::Tests) && tests.iter().all(|test| test.starts_with("skip="));
     let guests = if is_whole { thread::available_parallelism().map_or(1, usize::from).min(MOST_GUESTS) } else { 1 };
+    let log = &|guest: usize| match guests {
+        1 => format!("{}.log", row.name),
+        _ => format!("{}-{guest}.log", row.name),
+    };
     let boot = &|guest: usize| {
-        let (share, name) = match guests {
-            1 => (None, row.name.to_owned()),
-            _ => (Some(format!("{guest}/{guests}")), format!("{}-{guest}", row.name)),
-        };
-        emulator.boot(row, initramfs, tests, share, &directory().join(format!("{name}.log")))
+        let share = (guests > 1).then(|| format!("{guest}/{guests}"));
+        emulator.boot(row, initramfs, tests, share, &directory().join(log(guest)))
     };
     let sessions = thread::scope(|scope| {
         let running: Vec<_> = (0..guests).map(|guest| scope.spawn(move || boot(guest))).collect();
         let ended = running.into_iter().map(|guest| guest.join().unwrap_or_else(|panic| resume_unwind(panic)));
         ended.collect::<Result<Vec<_>>>()
     })?;
-    let read = |session: &Session| Report::read(row, &session.console, session.cut.as_deref());
-    let mut report = Report::together(sessions.iter().map(read).collect());
+    let read =
+        |(guest, session): (usize, &Session)| Report::read(row, &log(guest), &session.console, session.cut.as_deref());
+    let mut report = Report::together(sessions.iter().enumerate().map(read).collect());
     let mut required = only.to_vec();
     // Without the thing that its tests need, a guest that boots for them alone would show nothing.
     if matches!(row.work, Work::Some(_)) && tests.is_empty() {

@@ -55,8 +55,8 @@ struct Line {
 }
 
 impl Report {
-    /// Reads the guest's whole output. `cut` is the reason why it was stopped, if it was.
-    pub(super) fn read(row: &Row, console: &str, cut: Option<&str>) -> Self {
+    /// Reads the guest's whole output, which is in the file `log`. `cut` is the reason why it was stopped, if it was.
+    pub(super) fn read(row: &Row, log: &str, console: &str, cut: Option<&str>) -> Self {
         let mut report = Self::default();
         let (mut running, mut ended, mut suite) = (None, false, false);
         // For each run of the agent, its exit code and its output.
@@ -92,7 +92,7 @@ impl Report {
             let why = cut.unwrap_or("the console ended early");
             let last: Vec<&str> = console.lines().rev().filter(|line| !line.trim().is_empty()).take(8).collect();
             let last: Vec<&str> = last.into_iter().rev().collect();
-            let message = format!("{why}{during}; its last words: {}", last.join(" / "));
+            let message = format!("{log}: {why}{during}; its last words: {}", last.join(" / "));
             report.tests.push(Ended { test: GUEST.to_owned(), outcome: Outcome::Failed(message) });
         }
         report
@@ -153,7 +153,7 @@ mod tests {
         Row { name: "6.1", machine: Machine::X86_64, suite: "bookworm", command_line: "", cpus: 2, work: Work::Tests };
 
     fn outcomes(console: &str) -> Vec<Outcome> {
-        Report::read(&TESTS, console, None).tests.into_iter().map(|ended| ended.outcome).collect()
+        Report::read(&TESTS, "6.1.log", console, None).tests.into_iter().map(|ended| ended.outcome).collect()
     }
 
     fn line(name: &str, event: &str, stdout: &str) -> String {
@@ -170,7 +170,7 @@ mod tests {
             + &line("b (skipped: no `perf`)", "ignored", "")
             + &line("c", "failed", "Error: \"wrong\"\n")
             + &line("d", "failed", "Error: \"no scrape within 7ms: the machine is too busy\"\n");
-        let report = Report::read(&TESTS, &whole(&tests), None);
+        let report = Report::read(&TESTS, "6.1.log", &whole(&tests), None);
         assert_eq!(report.kernel.as_deref(), Some("6.1.0"));
         assert_eq!(report.tests.iter().map(|ended| ended.test.as_str()).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
         assert_eq!(
@@ -188,9 +188,9 @@ mod tests {
     fn guests_together_have_every_test_once_and_in_order() {
         let guest = |tests: &[&str]| {
             let tests: String = tests.iter().map(|name| line(name, "ok", "")).collect();
-            Report::read(&TESTS, &whole(&tests), None)
+            Report::read(&TESTS, "6.1.log", &whole(&tests), None)
         };
-        let cut = Report::read(&TESTS, &format!("vm: up 6.1.0\n{}", line("b", "ok", "")), Some("too late"));
+        let cut = Report::read(&TESTS, "6.1.log", &format!("vm: up 6.1.0\n{}", line("b", "ok", "")), Some("too late"));
         let together = Report::together(vec![guest(&["a", "c", "d"]), cut]);
         let names: Vec<_> = together.tests.iter().map(|ended| ended.test.as_str()).collect();
         assert_eq!(names, ["a", "b", "c", GUEST, "d"]);
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_required_test_that_did_not_run_is_a_failure() {
         let tests = line("a", "ok", "") + &line("b (skipped: no `perf`)", "ignored", "") + &line("c", "failed", "no");
-        let mut report = Report::read(&TESTS, &whole(&tests), None);
+        let mut report = Report::read(&TESTS, "6.1.log", &whole(&tests), None);
         report.require(&["a", "b", "c", "d"].map(str::to_owned));
         let failed: Vec<_> = report.tests.iter().filter(|test| matches!(test.outcome, Outcome::Failed(_))).collect();
         assert_eq!(failed.iter().map(|ended| ended.test.as_str()).collect::<Vec<_>>(), ["b", "c", "d"]);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn the_sizes_of_the_programs_are_read() {
         let console = whole("\n  verified instructions: 5 in `sample`\r\n");
-        assert_eq!(Report::read(&TESTS, &console, None).verified.as_deref(), Some("5 in `sample`"));
+        assert_eq!(Report::read(&TESTS, "6.1.log", &console, None).verified.as_deref(), Some("5 in `sample`"));
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_refusal_needs_its_words_and_its_exit_code() {
         let row = Row { work: Work::Refusal { test: "refused", says: "lacks" }, ..TESTS };
-        let outcome = |console| Report::read(&row, console, None).tests.remove(0).outcome;
+        let outcome = |console| Report::read(&row, "6.1.log", console, None).tests.remove(0).outcome;
         assert_eq!(outcome("vm: up 5.10\nvm: exit 3\nvm: said kernel lacks\nvm: end\n"), Outcome::Passed);
         let again = "vm: exit 3\nvm: said kernel lacks\nvm: exit 1\nvm: said kernel lacks\n";
         assert!(matches!(outcome(again), Outcome::Failed(_)), "the second run failed otherwise");

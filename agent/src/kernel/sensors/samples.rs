@@ -8,6 +8,7 @@ use tracing::debug;
 
 use super::Sensors;
 use crate::kernel::{
+    clock::monotonic_ns,
     copies::Copies,
     error::LoadError,
     load::SensorSettings,
@@ -65,7 +66,7 @@ impl Sensors {
     ///
     /// When the kernel refuses.
     pub fn lower(&mut self, lowered: Lowered) -> io::Result<()> {
-        lowered.apply(&mut self.orders, self.max_walks);
+        lowered.apply(&mut self.orders, self.max_walks, monotonic_ns());
         self.order()
     }
 

@@ -24,7 +24,7 @@ use crate::{
         error::LoadError,
         flush::flush,
         hard_interrupts,
-        object::{Object, fd, identity},
+        object::{Object, PINNED_ORDERS, fd, identity},
         programs::{CARRY, DROPS},
         raw::{self, Then},
         reading::{CpuTotals, RawReading, RawRow, sum},
@@ -73,6 +73,17 @@ pub(in crate::kernel) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
     let mut word: abi::podperf_handover = bytemuck::Zeroable::zeroed();
     raw::lookup(map.fd().as_fd(), 0_u32, std::slice::from_mut(&mut word)).ok()?;
     Some(word)
+}
+
+/// Returns the orders to a generation; `None` if its programs have others, or they cannot be read.
+pub(in crate::kernel) fn orders(pins: &Pins, of: &Generation) -> Option<abi::podperf_orders> {
+    let map = MapData::from_pin(Object::pin_of(&pins.of(&of.name), PINNED_ORDERS)).ok()?;
+    let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
+    if map.info().ok()?.value_size() as usize != size_of_val(&orders) {
+        return None;
+    }
+    raw::lookup(map.fd().as_fd(), 0_u32, std::slice::from_mut(&mut orders)).ok()?;
+    Some(orders)
 }
 
 /// Makes `object`, the generation `number`, count from now on instead of the previous generations. Returns the counts
