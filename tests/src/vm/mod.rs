@@ -276,7 +276,8 @@ fn pack(machine: Machine, dev: bool) -> Result<PathBuf> {
         if dev { ("dev", script("vm", "dev.sh", &[])?) } else { (arch, script("vm", "build.sh", &[arch])?) };
     let out = directory().join(format!("{name}.cpio")).display().to_string();
     let mut pack = vec![out.clone(), programs];
-    for (package, parts) in machine.tools() {
+    // The tests of a landing need no perf.
+    for (package, parts) in rows::TOOLS.iter().filter(|(package, _)| !dev || *package != rows::PERF) {
         pack.push(script("vm", "unpack.sh", &[rows::TOOLS_SUITE, machine.debian_arch(), package, parts])?);
     }
     script("vm", "initramfs.sh", &pack.iter().map(String::as_str).collect::<Vec<_>>())?;

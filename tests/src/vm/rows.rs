@@ -103,6 +103,16 @@ pub enum Machine {
     Arm64,
 }
 
+/// The guest's Debian packages beside podperf's own programs, each with the pattern of the dependencies to include. A
+/// debug build needs the libraries of C and of gcc.
+pub const TOOLS: [(&str, &str); 3] = [
+    ("busybox-static", "busybox-static"),
+    ("bpftool,libgcc-s1", "(bpftool|lib(c6|elf1t64|zstd1|cap2|gcc-s1)|zlib1g)"),
+    (PERF, "(linux-perf|lib.*|zlib1g)"),
+];
+/// The package of perf.
+pub const PERF: &str = "linux-perf";
+
 impl Machine {
     /// Returns the architecture's name in Rust and the kernel.
     pub fn arch(self) -> &'static str {
@@ -125,18 +135,6 @@ impl Machine {
         match self {
             Self::X86_64 => ("qemu-system-x86", "qemu-system-x86_64"),
             Self::Arm64 => ("qemu-system-arm", "qemu-system-aarch64"),
-        }
-    }
-
-    /// Returns the guest's Debian packages beside podperf's own programs, each with the pattern of the dependencies to
-    /// include. A debug build needs the libraries of C and of gcc.
-    pub fn tools(self) -> &'static [(&'static str, &'static str)] {
-        const BUSYBOX: (&str, &str) = ("busybox-static", "busybox-static");
-        const BPFTOOL: (&str, &str) = ("bpftool,libgcc-s1", "(bpftool|lib(c6|elf1t64|zstd1|cap2|gcc-s1)|zlib1g)");
-        const PERF: (&str, &str) = ("linux-perf", "(linux-perf|lib.*|zlib1g)");
-        match self {
-            Self::X86_64 => &[BUSYBOX, BPFTOOL],
-            Self::Arm64 => &[BUSYBOX, BPFTOOL, PERF],
         }
     }
 
