@@ -20,8 +20,8 @@ rings=(units kernel e2e kube faults rules chart guests fuzz)
 
 say() { echo "rings: $*" >&2; }
 
-# The pages of results: a run changes them, and no test depends on them.
-results='docs/(rings\.md|kernels\.md|kernels/.*)'
+# The pages of results: runs and benchmarks change them, and the tests that read them are in each landing, too.
+results='docs/(benchmarks\.md|rings\.md|kernels\.md|kernels/.*)'
 # What is compiled, and how; and how the tests are run.
 built="Cargo.lock Cargo.toml .cargo rust-toolchain.toml agent ebpf tests/Cargo.toml tests/src tests/built-once.sh tests/other-layout.sh"
 built="$built Makefile setup.sh tests/rings.sh tests/ignored.txt"
@@ -127,7 +127,7 @@ counts() {
 state() {
 	local changes
 	# shellcheck disable=SC2046 # one path per word
-	changes=$(git status --porcelain -- $(inputs "$1") ':!docs/rings.md' ':!docs/kernels.md' ':!docs/kernels') || return
+	changes=$(git status --porcelain -- $(inputs "$1") ':!docs/rings.md' ':!docs/benchmarks.md' ':!docs/kernels.md' ':!docs/kernels') || return
 	[ -z "$changes" ] && echo "$(git rev-parse --short=12 HEAD) | $(ids "$1")"
 }
 

@@ -52,7 +52,7 @@ fn yaml(functions: &[String]) -> String {
 }
 
 /// Returns an item of the list: a function of this file, with its symbol as its name.
-fn of_program(binary: &Path, symbol: &str) -> String {
+pub(crate) fn of_program(binary: &Path, symbol: &str) -> String {
     format!("{{name: {symbol}, binary: {}, symbol: {symbol}}}", binary.display())
 }
 
@@ -67,7 +67,7 @@ fn part(agent: &Agent) -> Result<(String, String)> {
 }
 
 /// Waits until the part `functions` says this.
-fn wait_until_told(agent: &Agent, state: &str, says: &str) -> Result<()> {
+pub(crate) fn wait_until_told(agent: &Agent, state: &str, says: &str) -> Result<()> {
     suite::within(Duration::from_secs(60), &format!("`functions` is {state}: {says}"), || {
         let (found, detail) = part(agent)?;
         Ok((found == state && detail.contains(says)).then_some(()))

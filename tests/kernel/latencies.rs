@@ -13,7 +13,7 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::calls::CallsReport,
     running::{Load, count, run, time},
-    suite::{Test, within},
+    suite::Test,
     tests,
 };
 
@@ -25,8 +25,6 @@ pub(crate) const TESTS: &[Test] = tests![
     #[exact]
     only_the_calls_of_the_setting_are_measured,
     ends_that_no_programs_saw_make_no_long_call,
-    #[exact]
-    calls_are_counted_again_after_the_sensor_was_shed,
 ];
 
 const LATENCY: &str = "podperf_cgroup_syscall_latency_seconds";
@@ -51,7 +49,7 @@ fn make_calls(cgroup: &TestCgroup) -> Result<f64> {
 }
 
 /// Starts a load that blocks in `read`, and moves it into `cgroup`. Returns also when it blocked at the latest.
-fn blocked_in(cgroup: &TestCgroup) -> Result<(Load, Instant)> {
+pub(crate) fn blocked_in(cgroup: &TestCgroup) -> Result<(Load, Instant)> {
     let mut load = Load::start("faults --wait --pages 1 --switches 1")?;
     load.wait_for_word("ready")?;
     load.wait_until_blocked()?;
@@ -147,42 +145,5 @@ fn ends_that_no_programs_saw_make_no_long_call() -> Result<()> {
     make_calls(&cgroup)?;
     let long = long_reads(&agent.fresh_metrics()?, &cgroup)?;
     ensure!(long == 0.0, "{long} long calls of `read`, of two whose begin or end no programs saw");
-    Ok(())
-}
-
-/// The load is in a call of `read` when the sensor is shed, and in another one when it no longer is.
-fn calls_are_counted_again_after_the_sensor_was_shed() -> Result<()> {
-    let bpffs = Bpffs::mount()?;
-    let yaml = |cap| format!("{}\n{}", bpffs.yaml(), yaml("", cap));
-    let mut agent = Agent::start(&yaml("0.00001"))?;
-    let (asleep, other) = (TestCgroup::new("asleep")?, TestCgroup::new("other")?);
-    let (mut load, _) = blocked_in(&asleep)?;
-    let shed = |agent: &Agent, is: f64| {
-        within(Duration::from_secs(60), "the sensor is given up, or comes back", || {
-            thread::sleep(Duration::from_millis(500));
-            let shed = agent.metrics()?.sum("podperf_overhead_shed", &[("cap", "cpu"), ("feature", "sensors")]);
-            Ok((shed == is).then_some(()))
-        })
-    };
-    shed(&agent, 1.0)?;
-    make_calls(&other)?;
-    load.go_on()?;
-    load.wait_for_word("done")?;
-    load.wait_until_blocked()?;
-    let metrics = agent.fresh_metrics()?;
-    let found = [&asleep, &other].map(|cgroup| calls(&metrics, cgroup, "read"));
-    ensure!(found == [0.0; 2], "{found:?} calls of `read` while sensors are shed");
-    agent.restart(Signal::SIGKILL, &yaml("0"))?;
-    shed(&agent, 0.0)?;
-    load.go_on()?;
-    load.end()?;
-    let reads = 2.0 * make_calls(&other)?;
-    let metrics = agent.fresh_metrics()?;
-    let found = calls(&metrics, &other, "read");
-    ensure!(found == reads, "{found} calls of `read`, of {reads} after the sensor came back");
-    ensure!(
-        calls(&metrics, &asleep, "read") == 0.0 || long_reads(&metrics, &asleep)? == 0.0,
-        "a call whose begin was not seen counts"
-    );
     Ok(())
 }

@@ -23,6 +23,7 @@ mod node_time;
 mod pmu;
 mod reasons;
 mod restart;
+mod restored;
 mod rows;
 mod sharing;
 mod shed_sensors;
@@ -184,6 +185,7 @@ fn main() -> ExitCode {
             interrupts::TESTS,
             latencies::TESTS,
             &locks::tests(),
+            restored::TESTS,
             &syscalls::tests(),
             tickless::TESTS,
             unwinding::TESTS,

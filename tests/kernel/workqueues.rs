@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const NAMED: Duration = Duration::from_secs(30);
 
 /// Writes bytes to a new terminal one by one, and reads each of them at its other end.
-fn write_to_a_terminal(writes: u32) -> Result<()> {
+pub(crate) fn write_to_a_terminal(writes: u32) -> Result<()> {
     let ends = openpty(None, None).context("failed to open a terminal")?;
     let (mut reader, mut writer) = (File::from(ends.master), File::from(ends.slave));
     let mut byte = [0];
