@@ -158,7 +158,9 @@ fn handle(path: &Path) -> io::Result<File> {
 /// Opens a regular file by its handle. A file that the kernel makes up is refused, since reading it may have effects:
 /// `/proc/kmsg` gives each line to one reader only.
 fn regular(handle: &File) -> io::Result<File> {
-    if !handle.metadata()?.is_file() || MADE_UP.contains(&fstatfs(handle)?.filesystem_type()) {
+    // A file system that does not say its kind is no such one: some servers of FUSE do not.
+    let is_made_up = fstatfs(handle).is_ok_and(|of| MADE_UP.contains(&of.filesystem_type()));
+    if is_made_up || !handle.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file with contents of its own"));
     }
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;

@@ -47,6 +47,9 @@ pub struct RingArgs {
     /// Hops before the first slice
     #[arg(long, default_value_t = 3_000)]
     pub warmup: usize,
+    /// Pause before each round, in microseconds: leaves time to other threads of the CPU
+    #[arg(long, default_value_t = 0)]
+    pub pause_micros: u64,
     /// Say `joined` on stderr when all workers block, and wait for a line on stdin
     #[arg(long)]
     pub wait: bool,
@@ -214,13 +217,13 @@ fn lead(args: &RingArgs, seat: &Seat, others: &[Pid], ready: &OwnedFd) -> Result
     if args.on_demand {
         for line in std::io::stdin().lock().lines() {
             line?;
-            rounds(seat, args.warmup.div_ceil(args.processes))?;
+            rounds(args, seat, args.warmup.div_ceil(args.processes))?;
             let slice = time_slice(args, seat, others)?;
             slices.push(slice);
             answer(&slice)?;
         }
     } else {
-        rounds(seat, args.warmup.div_ceil(args.processes))?;
+        rounds(args, seat, args.warmup.div_ceil(args.processes))?;
         for _ in 0..args.slices {
             slices.push(time_slice(args, seat, others)?);
         }
@@ -238,7 +241,7 @@ fn time_slice(args: &RingArgs, seat: &Seat, others: &[Pid]) -> Result<Slice> {
     // hops.
     let (others_before, own_before) = (cpu_ns_of_others()?, process::cpu_ns_of(getpid())?);
     let wall_before = process::monotonic_ns()?;
-    rounds(seat, args.hops / args.processes)?;
+    rounds(args, seat, args.hops / args.processes)?;
     let wall_after = process::monotonic_ns()?;
     let (own_after, others_after) = (process::cpu_ns_of(getpid())?, cpu_ns_of_others()?);
     let hops = args.hops / args.processes * args.processes;
@@ -256,8 +259,11 @@ fn answer(slice: &Slice) -> Result<()> {
     Ok(stdout.flush()?)
 }
 
-fn rounds(seat: &Seat, count: usize) -> Result<()> {
+fn rounds(args: &RingArgs, seat: &Seat, count: usize) -> Result<()> {
     for _ in 0..count {
+        if args.pause_micros > 0 {
+            thread::sleep(Duration::from_micros(args.pause_micros));
+        }
         seat.pass(TOKEN)?;
         seat.receive()?;
     }
