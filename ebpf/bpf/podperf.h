@@ -381,6 +381,9 @@ _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_carried) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_orders) == 40, "ABI");
+/* Programs that take over read these two orders of the programs before. */
+_Static_assert(__builtin_offsetof(struct podperf_orders, sensors_since_ns) == 0, "ABI");
+_Static_assert(__builtin_offsetof(struct podperf_orders, shed) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_control) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_filter_term) == 40, "ABI");
 _Static_assert(sizeof(struct podperf_sample_key) == 40, "ABI");

@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    io::Write as _,
     path::Path,
     process::Command,
     thread,
@@ -227,7 +228,11 @@ fn hard_interrupts_are_counted_by_the_names_of_the_kernel() -> Result<()> {
         let early = HardInterrupts::read()?.count;
         run::<FloodReport>("flood")?;
         // Guests have no other device that interrupts.
-        fs::write("/dev/console", "hard interrupts\n").ok();
+        fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/console")
+            .and_then(|mut to| to.write_all(b"hard interrupts\n"))
+            .ok();
         thread::sleep(Duration::from_secs(1));
         let late = HardInterrupts::read()?;
         let after = agent.fresh_metrics()?;
@@ -267,10 +272,10 @@ fn interrupts_take_the_time_and_the_count_of_perf_kwork() -> Result<()> {
     }
     let found = [OF_NODE, COUNT].map(|family| of_packets(&after, family) - of_packets(&before, family));
     tell(&format!("podperf {:.3} s in {} receptions, perf {seconds:.3} s in {count}", found[0], found[1]));
-    ensure!(count >= 20_000.0, "perf saw {count} receptions of 20,000 packets:\n{report}");
-    // Before and after perf's recording come a few more.
-    ensure!((count..count * 1.02).contains(&found[1]), "{} receptions, by perf {count}", found[1]);
-    ensure!((found[0] - seconds).abs() < seconds / 10.0, "{} s, by perf {seconds} s", found[0]);
+    ensure!(count >= 10_000.0, "perf saw {count} receptions of 20,000 packets:\n{report}");
+    // Before and after perf's recording come more. Each tool's interval may have the other's program in it.
+    ensure!((count..count * 1.05).contains(&found[1]), "{} receptions, by perf {count}", found[1]);
+    ensure!((found[0] - seconds).abs() < seconds / 5.0, "{} s, by perf {seconds} s", found[0]);
     Ok(())
 }
 

@@ -127,7 +127,7 @@ fn long_reads(metrics: &Metrics, cgroup: &TestCgroup) -> Result<f64> {
 }
 
 /// The load blocks in one call of `read`, which ends while other programs measure another call, and then in the next
-/// one, which begins unseen. The first programs' layout counts again at the end.
+/// one, which begins unseen.
 fn ends_that_no_programs_saw_make_no_long_call() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let yaml = |call: &str| format!("{}\n{}", bpffs.yaml(), yaml(&format!(", calls: [{call}]"), "0"));

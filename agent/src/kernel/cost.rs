@@ -48,10 +48,11 @@ pub struct ProgramUse {
 }
 
 impl MapUse {
-    pub(super) fn read(name: &str, fd: BorrowedFd<'_>) -> Self {
+    /// Reads the use of a map. If it keeps records of tasks, `has_records` says whether programs that run make any.
+    pub(super) fn read(name: &str, fd: BorrowedFd<'_>, has_records: bool) -> Self {
         let info = fd_info(fd);
         let number = |key: &str| info.get(key).copied().unwrap_or(0);
-        let of_tasks = number("map_type") == TASK_STORAGE;
+        let of_tasks = number("map_type") == TASK_STORAGE && has_records;
         let records = if of_tasks { thread_records(threads(), number("value_size"), name == TASKS) } else { 0 };
         Self { map: name.to_owned(), max_entries: number("max_entries"), bytes: number("memlock") + records }
     }

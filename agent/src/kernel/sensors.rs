@@ -153,9 +153,12 @@ impl Sensors {
         let data = fd(&object, ORDERS).map_err(LoadError::Counter)?;
         raw::lookup(data, 0_u32, std::slice::from_mut(&mut orders)).map_err(LoadError::Counter)?;
         if let Some(pins) = pins.filter(|_| matches!(begin, Begin::TookOver)) {
-            // Programs of an older generation missed what ended while a later one counted.
-            let before = found.counting.as_ref().filter(|_| !adopted).and_then(|of| generations::orders(pins, of));
-            orders.sensors_since_ns = sensors_since_ns(before, monotonic_ns());
+            let before = found.counting.as_ref();
+            // Programs of an older generation missed what ended while a later one counted. Those that count missed none.
+            if !adopted || before.is_some() {
+                let before = before.filter(|of| of.number < number).and_then(|of| generations::orders(pins, of));
+                orders.sensors_since_ns = sensors_since_ns(before, monotonic_ns());
+            }
         }
         if adopted {
             forget_stacks(&object).and_then(|()| forget_calls(&object)).map_err(LoadError::Counter)?;

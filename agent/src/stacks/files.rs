@@ -12,6 +12,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
     sys::{
         stat::Mode,
@@ -158,8 +159,12 @@ fn handle(path: &Path) -> io::Result<File> {
 /// Opens a regular file by its handle. A file that the kernel makes up is refused, since reading it may have effects:
 /// `/proc/kmsg` gives each line to one reader only.
 fn regular(handle: &File) -> io::Result<File> {
-    // A file system that does not say its kind is no such one: some servers of FUSE do not.
-    let is_made_up = fstatfs(handle).is_ok_and(|of| MADE_UP.contains(&of.filesystem_type()));
+    let is_made_up = match fstatfs(handle) {
+        Ok(of) => MADE_UP.contains(&of.filesystem_type()),
+        // A security module may refuse. Else, a file system that does not say its kind is no such one: some servers of
+        // FUSE do not.
+        Err(error) => matches!(error, Errno::EACCES | Errno::EPERM),
+    };
     if is_made_up || !handle.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file with contents of its own"));
     }

@@ -90,16 +90,23 @@ static __noinline struct podperf_workqueues *row_of_node(void)
 	return row;
 }
 
-/* Ends the wait of an item for a worker, and returns its length plus 1. Returns 0 if its begin was not seen. */
+/*
+ * Ends the wait of an item for a worker, and returns its length plus 1. Returns 0 if its begin was not seen. An entry from
+ * before sensors were shed may be that of an item that was cancelled since.
+ */
 static __always_inline __u64 end_wait(__u64 work)
 {
 	__u64 *since = bpf_map_lookup_elem(&workqueues_waiting, &work), ns;
 	struct podperf_workqueues *row;
+	bool is_seen;
 
 	if (!since)
 		return 0;
 	ns = bpf_ktime_get_ns() - *since;
+	is_seen = !is_shed(PODPERF_SHED_SENSORS) && *since >= orders.sensors_since_ns;
 	bpf_map_delete_elem(&workqueues_waiting, &work);
+	if (!is_seen)
+		return 0;
 	row = row_of_node();
 	if (row)
 		observe(row->latency, 0, 1, PODPERF_HISTOGRAM_BUCKETS, ns, false);
@@ -153,7 +160,7 @@ int BPF_PROG(workqueues_activate, struct work_struct *work)
 	struct podperf_runs *account = workqueues_account(WORKQUEUES_ACTIVATE);
 	__u64 key = (__u64)work, began, now;
 
-	/* While sensors are shed, no wait begins; those that have begun end as always. */
+	/* While sensors are shed, no wait begins, and none is counted. */
 	if (!account || is_shed(PODPERF_SHED_SENSORS))
 		return 0;
 	began = begin_own_run(account);

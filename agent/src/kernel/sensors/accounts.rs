@@ -3,11 +3,14 @@
 use std::{io, os::fd::AsFd};
 
 use super::Sensors;
-use crate::kernel::{
-    cost::{MapUse, ProgramUse},
-    programs::DROPS,
-    raw,
-    reading::CpuTotals,
+use crate::{
+    kernel::{
+        cost::{MapUse, ProgramUse},
+        programs::{DROPS, TASKS},
+        raw,
+        reading::CpuTotals,
+    },
+    model::sensors::{ALL, Sensor},
 };
 
 impl Sensors {
@@ -32,11 +35,15 @@ impl Sensors {
     /// Returns the use and the memory of the maps, by the kernel's own account (`/proc/self/fdinfo`).
     #[must_use]
     pub fn map_use(&self) -> Vec<MapUse> {
+        let runs = |sensor: &Sensor| sensor.programs.iter().any(|program| self.running.contains(&program.name));
+        let of_sensors = || ALL.iter().filter(|sensor| runs(sensor)).flat_map(|sensor| sensor.maps);
+        // The records of the programs before, `tasks_before`, are migrated and removed.
+        let has_records = |name: &str| name == TASKS || of_sensors().any(|map| map.name == name);
         let mut maps: Vec<_> = self
             .object
             .maps()
             .filter(|(name, _)| !name.starts_with("event") && !name.starts_with('.'))
-            .filter_map(|(name, map)| Some(MapUse::read(name, raw::data(map)?.fd().as_fd())))
+            .filter_map(|(name, map)| Some(MapUse::read(name, raw::data(map)?.fd().as_fd(), has_records(name))))
             .collect();
         maps.sort_by(|a, b| a.map.cmp(&b.map));
         maps
