@@ -8,9 +8,9 @@
 //! agent.
 
 use std::{
-    fmt, io,
+    io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
@@ -81,8 +81,8 @@ pub struct Blocked(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The reads that hang, or hung.
-    hung: Mutex<Vec<Arc<Pulse>>>,
+    /// The reads that hang, or hung in the last minute.
+    hung: Mutex<Vec<Hung>>,
     /// Set if no thread could be started the last time.
     no_thread: AtomicBool,
 }
@@ -100,23 +100,24 @@ impl Blocked {
     }
 
     fn hanging(&self) -> usize {
-        let mut hung = self.0.hung.lock().unwrap_or_else(PoisonError::into_inner);
-        hung.retain(|pulse| !pulse.ended.load(Ordering::Acquire));
-        hung.len()
+        self.hung().iter().filter(|hung| hung.hangs()).count()
     }
 
-    fn add(&self, pulse: Arc<Pulse>) {
-        self.0.hung.lock().unwrap_or_else(PoisonError::into_inner).push(pulse);
+    /// Returns the reads that hang, or hung in the last minute.
+    fn hung(&self) -> MutexGuard<'_, Vec<Hung>> {
+        let mut hung = self.0.hung.lock().unwrap_or_else(PoisonError::into_inner);
+        hung.retain(|hung| hung.hangs() || hung.since.elapsed() < AVOIDED_FOR);
+        hung
     }
 }
 
 type Work = Box<dyn FnOnce() + Send>;
 
 /// The handle of the thread for files, see the module.
+#[derive(Debug)]
 pub(super) struct Reader {
     starter: mpsc::Sender<mpsc::SyncSender<Thread>>,
     thread: Option<Thread>,
-    hung: Vec<Hung>,
     blocked: Blocked,
     patience: Duration,
     clock: Clock,
@@ -125,16 +126,25 @@ pub(super) struct Reader {
 }
 
 /// A thread that reads files, or waits for work.
+#[derive(Debug)]
 struct Thread {
     work: mpsc::Sender<Work>,
     id: i32,
 }
 
+/// A read that hangs, or hung.
+#[derive(Debug)]
 struct Hung {
     pulse: Arc<Pulse>,
     place: Place,
     owners: [String; 2],
     since: Instant,
+}
+
+impl Hung {
+    fn hangs(&self) -> bool {
+        !self.pulse.ended.load(Ordering::Acquire)
+    }
 }
 
 /// The progress of a piece of work.
@@ -151,12 +161,6 @@ pub(super) struct Pulse {
     /// The places of reads that hang, or hung in the last minute.
     avoided: Vec<Place>,
     is_avoided: AtomicBool,
-}
-
-impl fmt::Debug for Reader {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Reader").field("hung", &self.hung.len()).finish_non_exhaustive()
-    }
 }
 
 impl Reader {
@@ -190,8 +194,8 @@ impl Reader {
     }
 
     fn with_starter(starter: mpsc::Sender<mpsc::SyncSender<Thread>>) -> Self {
-        let (hung, blocked, clock) = (Vec::new(), Blocked::default(), Clock::default());
-        Self { starter, thread: None, hung, blocked, patience: PATIENCE, clock, waited: None }
+        let (blocked, clock) = (Blocked::default(), Clock::default());
+        Self { starter, thread: None, blocked, patience: PATIENCE, clock, waited: None }
     }
 
     /// Tells `blocked` from now on.
@@ -218,7 +222,9 @@ impl Reader {
         if self.avoids_owner(whose) || self.avoids(&place) || self.blocked.hanging() >= MAX_HUNG {
             return Err(Unread::Hangs);
         }
-        let avoided = self.hung.iter().map(|hung| hung.place.clone()).filter(|place| *place != Place::Own).collect();
+        let hung = self.blocked.hung();
+        let avoided = hung.iter().map(|hung| hung.place.clone()).filter(|place| *place != Place::Own).collect();
+        drop(hung);
         let pulse = Pulse { clock: self.clock.clone(), avoided, ..Pulse::new(whose.deadline, place) };
         let pulse = Arc::new(pulse);
         let (answer, answered) = mpsc::sync_channel(1);
@@ -289,25 +295,25 @@ impl Reader {
 
     /// Returns whether reads at a place are avoided now.
     pub(super) fn avoids(&self, place: &Place) -> bool {
-        *place != Place::Own && self.hung.iter().any(|hung| hung.place == *place)
+        *place != Place::Own && self.blocked.hung().iter().any(|hung| hung.place == *place)
     }
 
-    fn avoids_owner(&mut self, whose: Whose<'_>) -> bool {
-        self.hung.retain(|hung| !hung.pulse.ended.load(Ordering::Acquire) || hung.since.elapsed() < AVOIDED_FOR);
-        if self.hung.is_empty() {
+    fn avoids_owner(&self, whose: Whose<'_>) -> bool {
+        if self.blocked.hung().is_empty() {
             return false;
         }
         let names = whose.names();
         // A process that has ended has no cgroup.
         let is_its_own = |name: &String| !name.is_empty() && names.contains(name);
-        self.hung.iter().any(|hung| hung.owners.iter().any(is_its_own))
+        self.blocked.hung().iter().any(|hung| hung.owners.iter().any(is_its_own))
     }
 
     fn give_up(&mut self, pulse: Arc<Pulse>, whose: Whose<'_>) {
-        self.blocked.add(Arc::clone(&pulse));
-        let (owner, hanging, place) = (whose.owner, self.blocked.hanging(), pulse.place());
+        let (owner, place) = (whose.owner, pulse.place());
+        let hung = Hung { pulse, place: place.clone(), owners: whose.names(), since: Instant::now() };
+        self.blocked.hung().push(hung);
+        let hanging = self.blocked.hanging();
         warn!(owner, pid = whose.pid.0, ?place, hanging, "a read of a file hangs: files of this owner get no names");
-        self.hung.push(Hung { pulse, place, owners: whose.names(), since: Instant::now() });
     }
 
     fn start_thread(&self) -> Option<Thread> {

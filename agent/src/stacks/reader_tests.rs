@@ -46,7 +46,7 @@ fn a_read_that_hangs_stops_its_owner_and_its_device_only() {
         thread::yield_now();
     }
     assert!(reader.avoids_owner(whose("a")), "too soon");
-    reader.hung[0].since = Instant::now().checked_sub(AVOIDED_FOR).unwrap();
+    reader.blocked.hung()[0].since = Instant::now().checked_sub(AVOIDED_FOR).unwrap();
     assert_eq!(reader.run(whose("a"), device("0:1"), |_| 7), Ok(7));
 }
 
