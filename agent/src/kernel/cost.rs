@@ -12,8 +12,10 @@ use std::{
 
 use podperf_ebpf::abi;
 
-use super::memory::thread_records;
-use super::{memory::threads, programs::TASKS};
+use super::{
+    memory::{RECORDS_OF_TASK, record_bytes, threads},
+    programs::TASKS,
+};
 
 /// `BPF_MAP_TYPE_TASK_STORAGE`: one record for each task; the kernel's `memlock` does not include the records.
 const TASK_STORAGE: u64 = 29;
@@ -52,9 +54,13 @@ impl MapUse {
     pub(super) fn read(name: &str, fd: BorrowedFd<'_>, has_records: bool) -> Self {
         let info = fd_info(fd);
         let number = |key: &str| info.get(key).copied().unwrap_or(0);
-        let of_tasks = number("map_type") == TASK_STORAGE && has_records;
-        let records = if of_tasks { thread_records(threads(), number("value_size"), name == TASKS) } else { 0 };
-        Self { map: name.to_owned(), max_entries: number("max_entries"), bytes: number("memlock") + records }
+        let of_a_task = match number("map_type") {
+            TASK_STORAGE if has_records && name == TASKS => record_bytes(number("value_size")) + RECORDS_OF_TASK,
+            TASK_STORAGE if has_records => record_bytes(number("value_size")),
+            _ => 0,
+        };
+        let bytes = number("memlock").saturating_add(threads().saturating_mul(of_a_task));
+        Self { map: name.to_owned(), max_entries: number("max_entries"), bytes }
     }
 }
 

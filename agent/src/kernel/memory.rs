@@ -40,27 +40,18 @@ pub fn resident() -> u64 {
     pages * u64::try_from(page).unwrap_or(4096)
 }
 
-/// Bytes in front of each record of a task (`struct bpf_local_storage_elem`), and bytes that a task with any record
-/// needs once (`struct bpf_local_storage`).
+/// Bytes in front of each record of a task (`struct bpf_local_storage_elem`).
 const RECORD_HEAD: u64 = 72;
-const RECORDS_OF_TASK: u64 = 192;
+/// Bytes that a task with any record needs once (`struct bpf_local_storage`).
+pub(super) const RECORDS_OF_TASK: u64 = 192;
 
-/// Returns the bytes of the threads' records, which the kernel's figure for the map leaves out. A record has
-/// `value_bytes` and a head, rounded up to a size of the kernel's allocator. The first map of the kind also pays for what
-/// the kernel keeps for a thread with records.
+/// Returns the bytes of the record of a task, which the kernel's figure for the map leaves out: `value_bytes` and a
+/// head, rounded up to a size of the kernel's allocator.
 #[must_use]
-pub(super) const fn thread_records(threads: u64, value_bytes: u64, is_first: bool) -> u64 {
-    let sizes_between = [96, 192];
+pub(super) fn record_bytes(value_bytes: u64) -> u64 {
     let wanted = RECORD_HEAD + value_bytes;
-    let mut size = wanted.next_power_of_two();
-    let mut at = 0;
-    while at < sizes_between.len() {
-        if wanted <= sizes_between[at] && sizes_between[at] < size {
-            size = sizes_between[at];
-        }
-        at += 1;
-    }
-    threads.saturating_mul(size + if is_first { RECORDS_OF_TASK } else { 0 })
+    let sizes_between = [96, 192].into_iter().filter(|size| wanted <= *size);
+    sizes_between.fold(wanted.next_power_of_two(), u64::min)
 }
 
 /// Returns how many threads the node has, in all PID namespaces.
@@ -157,13 +148,8 @@ mod tests {
     use crate::kernel::mounts::parse;
 
     #[test]
-    fn records_of_threads_are_of_the_kernels_sizes() {
-        assert_eq!(thread_records(100_000, 208, true), 100_000 * (512 + 192));
-        assert_eq!(thread_records(1, 8, true), 96 + 192);
-        assert_eq!(thread_records(10, 16, false), 10 * 96);
-        assert_eq!(thread_records(1, 100, true), 192 + 192);
-        assert_eq!(thread_records(1, 150, true), 256 + 192);
-        assert_eq!((thread_records(0, 208, true), thread_records(u64::MAX, 208, true)), (0, u64::MAX));
+    fn records_of_tasks_are_of_the_kernels_sizes() {
+        assert_eq!([8, 16, 100, 150, 208].map(record_bytes), [96, 96, 192, 256, 512]);
     }
 
     #[test]
