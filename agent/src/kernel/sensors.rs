@@ -27,7 +27,7 @@ use super::{
     listed,
     load::{SensorSettings, Tracepoint},
     object::{Object, fd, identity},
-    orders::{apart_ns, sensors_since_ns},
+    orders::apart_ns,
     presence::Presence,
     probes::{Probes, forget_calls},
     programs::{ADOPT, DROPS, ORDERS, RUN, SEE},
@@ -152,13 +152,9 @@ impl Sensors {
         let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
         let data = fd(&object, ORDERS).map_err(LoadError::Counter)?;
         raw::lookup(data, 0_u32, std::slice::from_mut(&mut orders)).map_err(LoadError::Counter)?;
-        if let Some(pins) = pins.filter(|_| matches!(begin, Begin::TookOver)) {
-            let before = found.counting.as_ref();
-            // Programs of an older generation missed what ended while a later one counted. Those that count missed none.
-            if !adopted || before.is_some() {
-                let before = before.filter(|of| of.number < number).and_then(|of| generations::orders(pins, of));
-                orders.sensors_since_ns = sensors_since_ns(before, monotonic_ns());
-            }
+        let has_counted_on = adopted && found.counting.is_none();
+        if let Some(pins) = pins.filter(|_| matches!(begin, Begin::TookOver) && !has_counted_on) {
+            orders.sensors_since_ns = generations::sensors_since_ns(pins, found.counting.as_ref(), number);
         }
         if adopted {
             forget_stacks(&object).and_then(|()| forget_calls(&object)).map_err(LoadError::Counter)?;

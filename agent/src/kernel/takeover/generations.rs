@@ -25,6 +25,7 @@ use crate::{
         flush::flush,
         hard_interrupts,
         object::{Object, PINNED_ORDERS, fd, identity},
+        orders,
         programs::{CARRY, DROPS},
         raw::{self, Then},
         reading::{CpuTotals, RawReading, RawRow, sum},
@@ -75,8 +76,15 @@ pub(in crate::kernel) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
     Some(word)
 }
 
+/// Returns since when the sensors of generation `number`, which now takes over from the `counting` one, have missed no
+/// end, see [`orders::sensors_since_ns`]. Programs of an older generation missed what ended while a later one counted.
+pub(in crate::kernel) fn sensors_since_ns(pins: &Pins, counting: Option<&Generation>, number: u64) -> u64 {
+    let before = counting.filter(|of| of.number < number).and_then(|of| orders_to(pins, of));
+    orders::sensors_since_ns(before, monotonic_ns())
+}
+
 /// Returns the orders to a generation; `None` if its programs have others, or they cannot be read.
-pub(in crate::kernel) fn orders(pins: &Pins, of: &Generation) -> Option<abi::podperf_orders> {
+fn orders_to(pins: &Pins, of: &Generation) -> Option<abi::podperf_orders> {
     let map = MapData::from_pin(Object::pin_of(&pins.of(&of.name), PINNED_ORDERS)).ok()?;
     let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
     if map.info().ok()?.value_size() as usize != size_of_val(&orders) {
