@@ -272,6 +272,9 @@ pub struct Series {
     pub words: Words,
 }
 
+/// The binary logarithm of the upper border of bucket 0, in seconds, see `bucket.h` of the sensor `histograms`.
+const FIRST: i32 = -18;
+
 /// The words of a series, by their places in the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
@@ -288,6 +291,13 @@ pub enum Words {
         /// The binary logarithm of the upper border of bucket 0, in seconds.
         first: i32,
     },
+}
+
+impl Words {
+    /// Returns the histogram that `observe` fills, whose first word is at this offset in the row, in bytes.
+    pub(crate) const fn histogram(offset: usize, buckets: u32) -> Self {
+        Self::Histogram { sum: offset / size_of::<u64>(), buckets: buckets as usize, first: FIRST }
+    }
 }
 
 /// The unit of a family.

@@ -7,13 +7,9 @@ use crate::{
     sensor::{Family, Label, Sensor, Series, Unit, Words, names},
 };
 
-/// The binary logarithm of the upper border of bucket 0, in seconds, see `bucket.h`.
-const FIRST: i32 = -18;
-
 /// Returns the histogram whose first word is at this offset.
 const fn histogram(label: &'static str, offset: usize) -> Series {
-    let buckets = PODPERF_HISTOGRAM_BUCKETS as usize;
-    Series { labels: [label, ""], words: Words::Histogram { sum: offset / size_of::<u64>(), buckets, first: FIRST } }
+    Series { labels: [label, ""], words: Words::histogram(offset, PODPERF_HISTOGRAM_BUCKETS) }
 }
 
 /// See README.md.

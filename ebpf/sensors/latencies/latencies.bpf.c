@@ -78,22 +78,6 @@ static __always_inline void begin_measured(__u64 call)
 	measured->since_ns = bpf_ktime_get_ns();
 }
 
-SEC("tp_btf/sys_enter")
-int BPF_PROG(latencies_sys_enter, struct pt_regs *regs, long number)
-{
-	struct podperf_runs *account = latencies_account(LATENCIES_SYS_ENTER);
-	__u64 began, call;
-
-	if (!account || is_shed(PODPERF_SHED_SENSORS))
-		return 0;
-	began = begin_own_run(account);
-	call = measured_call(regs, number);
-	if (call < MEASURED_CALLS)
-		begin_measured(call);
-	end_own_run(account, began);
-	return 0;
-}
-
 /*
  * Ends a call. One that began as another call does not count. On kernels that preempt programs, another thread may come
  * here meanwhile.
@@ -118,19 +102,32 @@ static __always_inline void end_measured(__u64 call)
 		observe(row->read, call, MEASURED_CALLS, PODPERF_LATENCY_BUCKETS, bpf_ktime_get_ns() - since_ns, true);
 }
 
-SEC("tp_btf/sys_exit")
-int BPF_PROG(latencies_sys_exit, struct pt_regs *regs, long returned)
+/* Begins or ends the call with this number. Ends are as many as begins, so both are left out while sensors are shed. */
+static __always_inline int begin_or_end(enum latencies_program program, struct pt_regs *regs, __s64 number)
 {
-	struct podperf_runs *account = latencies_account(LATENCIES_SYS_EXIT);
+	struct podperf_runs *account = latencies_account(program);
 	__u64 began, call;
 
-	/* Ends are as many as begins, so both are left out. */
 	if (!account || is_shed(PODPERF_SHED_SENSORS))
 		return 0;
 	began = begin_own_run(account);
-	call = measured_call(regs, CALL_NUMBER(regs));
-	if (call < MEASURED_CALLS)
+	call = measured_call(regs, number);
+	if (call < MEASURED_CALLS && program == LATENCIES_SYS_ENTER)
+		begin_measured(call);
+	else if (call < MEASURED_CALLS)
 		end_measured(call);
 	end_own_run(account, began);
 	return 0;
+}
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(latencies_sys_enter, struct pt_regs *regs, long number)
+{
+	return begin_or_end(LATENCIES_SYS_ENTER, regs, number);
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(latencies_sys_exit, struct pt_regs *regs, long returned)
+{
+	return begin_or_end(LATENCIES_SYS_EXIT, regs, CALL_NUMBER(regs));
 }

@@ -9,13 +9,9 @@ use crate::{
     },
 };
 
-/// The binary logarithm of the upper border of bucket 0, in seconds, see `bucket.h` of the sensor `histograms`.
-const FIRST: i32 = -18;
-
 /// Returns the histogram whose first word is at this offset.
 const fn histogram(label: &'static str, offset: usize) -> Series {
-    let buckets = PODPERF_LATENCY_BUCKETS as usize;
-    Series { labels: [label, ""], words: Words::Histogram { sum: offset / size_of::<u64>(), buckets, first: FIRST } }
+    Series { labels: [label, ""], words: Words::histogram(offset, PODPERF_LATENCY_BUCKETS) }
 }
 
 /// Defines the names and the series of calls, which are also the fields of the row.

@@ -8,9 +8,6 @@ use crate::{
     sensor::{Entries, Family, Hook, Map, Program, Sensor, Series, Setting, SettingKind, Unit, Words, key, names},
 };
 
-/// The binary logarithm of the upper border of bucket 0, in seconds, see `bucket.h` of the sensor `histograms`.
-const FIRST: i32 = -18;
-
 const SINCE: &str = "Linux 2.6.37";
 const OF_A_RUN: &str = "worker, or softirq";
 
@@ -35,11 +32,7 @@ pub(super) static SENSOR: Sensor = Sensor {
         labels: &[],
         series: &[Series {
             labels: ["", ""],
-            words: Words::Histogram {
-                sum: offset_of!(podperf_workqueues, latency) / size_of::<u64>(),
-                buckets: PODPERF_HISTOGRAM_BUCKETS as usize,
-                first: FIRST,
-            },
+            words: Words::histogram(offset_of!(podperf_workqueues, latency), PODPERF_HISTOGRAM_BUCKETS),
         }],
     }],
     // The program at the end comes first: no run and no wait begins whose end it does not see.
