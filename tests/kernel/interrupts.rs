@@ -116,15 +116,10 @@ fn rows_and_idle_are_the_node() -> Result<()> {
     run::<FloodReport>(&format!("flood --cgroup {}", cgroup.path().display()))?;
     // On a busy machine no CPU is idle.
     let was_idle = idle_ticks()? > idle_before;
-    let deadline = Duration::from_secs(60);
-    within(deadline, "the sensor is given up", || {
-        thread::sleep(Duration::from_millis(500));
-        let shed = agent.metrics()?.sum("podperf_overhead_shed", &[("cap", "cpu"), ("feature", "sensors")]);
-        Ok((shed == 1.0).then_some(()))
-    })?;
+    agent.wait_until_sensors_are_shed(true)?;
     // Counts of a cgroup without a path wait for it, and are in no row until then.
     let mut last = String::new();
-    let kinds = within(deadline, "rows and idle are the node", || {
+    let kinds = within(Duration::from_secs(60), "rows and idle are the node", || {
         let metrics = agent.fresh_metrics()?;
         let mut sums = by_kind(&metrics, OF_CGROUPS)?;
         for (kind, ns) in by_kind(&metrics, OF_IDLE)? {

@@ -1,11 +1,7 @@
 //! Sensors that the cap has given up, and that come back: meanwhile their counts stand still, and then they go on without
 //! a jump.
 
-use std::{
-    collections::BTreeMap,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Instant};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
@@ -16,7 +12,7 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::{self, calls::CallsReport, flood::FloodReport, sleepers::SleepersReport},
     running::{count, cpus, run, time},
-    suite::{Test, tell, within},
+    suite::{Test, tell},
     tests,
 };
 
@@ -36,7 +32,8 @@ const ITEMS: &str = "podperf_node_workqueue_latency_seconds_count";
 const PACKETS: [(&str, &str); 1] = [("kind", "net_rx")];
 const WRITES: u32 = 200;
 
-/// What the sensors count: calls of `fsync` and of a function in a cgroup, received packets, and items of work queues.
+/// Returns the counts of the sensors: calls of `fsync` and of a function in a cgroup, received packets, and items of
+/// work queues.
 fn counts(metrics: &Metrics, cgroup: &TestCgroup) -> [f64; 4] {
     let of = |family: &str, labels| count(metrics, &format!("{family}_count"), cgroup, labels).unwrap_or_default();
     [
@@ -68,14 +65,6 @@ fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
     of_sensors.map(|sample| (format!("{} {:?}", sample.name, sample.labels), sample.value)).collect()
 }
 
-fn shed(agent: &Agent, is: f64) -> Result<()> {
-    within(Duration::from_secs(120), "the sensors are given up, or come back", || {
-        thread::sleep(Duration::from_millis(500));
-        let shed = agent.metrics()?.sum("podperf_overhead_shed", &[("cap", "cpu"), ("feature", "sensors")]);
-        Ok((shed == is).then_some(()))
-    })
-}
-
 /// A thread is in a call of `read` when the sensors are given up. It ends unseen, and so does the begin of the call in
 /// which the thread is when they come back.
 fn shed_sensors_stand_still_and_go_on_without_a_jump() -> Result<()> {
@@ -94,7 +83,7 @@ fn shed_sensors_stand_still_and_go_on_without_a_jump() -> Result<()> {
     let [asleep, meanwhile, later] = ["asleep", "meanwhile", "later"].map(TestCgroup::new);
     let (asleep, meanwhile, later) = (asleep?, meanwhile?, later?);
     let (mut load, _) = latencies::blocked_in(&asleep)?;
-    shed(&agent, 1.0)?;
+    agent.wait_until_sensors_are_shed(true)?;
     let before = counts(&agent.fresh_metrics()?, &meanwhile);
     work(&meanwhile)?;
     load.go_on()?;
@@ -105,7 +94,7 @@ fn shed_sensors_stand_still_and_go_on_without_a_jump() -> Result<()> {
     ensure!(found == before, "{found:?} while sensors are given up, and {before:?} before");
 
     agent.restart(Signal::SIGKILL, &yaml(0.0))?;
-    shed(&agent, 0.0)?;
+    agent.wait_until_sensors_are_shed(false)?;
     functions::wait_until_told(&agent, "healthy", &format!("`{FUNCTION}` in 1 file"))?;
     let back = Instant::now();
     load.go_on()?;

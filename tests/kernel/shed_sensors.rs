@@ -176,11 +176,7 @@ pub(crate) fn a_sensor_begins_nothing_and_ends_what_has_begun() -> Result<()> {
     let begun_before = Terminal::begin_wait(&before)?;
 
     agent.restart(Signal::SIGKILL, &yaml(TINY))?;
-    within(DEADLINE, "the sensor is given up", || {
-        thread::sleep(Duration::from_millis(500));
-        let shed = agent.metrics()?.sum("podperf_overhead_shed", &[("cap", "cpu"), ("feature", "sensors")]);
-        Ok((shed == 1.0).then_some(()))
-    })?;
+    agent.wait_until_sensors_are_shed(true)?;
     let then = agent.fresh_metrics()?;
     begun_before.end_wait()?;
     let begun_during = Terminal::begin_wait(&during)?;

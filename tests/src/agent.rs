@@ -432,6 +432,15 @@ impl Agent {
         })
     }
 
+    /// Waits until the agent has given up the sensors for its cap on CPU time, or has given none of them up.
+    pub fn wait_until_sensors_are_shed(&self, are_shed: bool) -> Result<()> {
+        within(Duration::from_secs(120), "the sensors are given up, or come back", || {
+            thread::sleep(Duration::from_millis(500));
+            let shed = self.metrics()?.sum("podperf_overhead_shed", &[("cap", "cpu"), ("feature", "sensors")]);
+            Ok((shed == f64::from(u8::from(are_shed))).then_some(()))
+        })
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         // An agent that has ended already accepts signals, too.
