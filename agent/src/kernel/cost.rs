@@ -54,12 +54,12 @@ impl MapUse {
     pub(super) fn read(name: &str, fd: BorrowedFd<'_>, has_records: bool) -> Self {
         let info = fd_info(fd);
         let number = |key: &str| info.get(key).copied().unwrap_or(0);
-        let of_a_task = match number("map_type") {
-            TASK_STORAGE if has_records && name == TASKS => record_bytes(number("value_size")) + RECORDS_OF_TASK,
-            TASK_STORAGE if has_records => record_bytes(number("value_size")),
-            _ => 0,
-        };
-        let bytes = number("memlock").saturating_add(threads().saturating_mul(of_a_task));
+        let mut bytes = number("memlock");
+        if number("map_type") == TASK_STORAGE && has_records {
+            // All programs make records of `tasks`, so that map also pays for what a task has once.
+            let once = if name == TASKS { RECORDS_OF_TASK } else { 0 };
+            bytes += threads() * (record_bytes(number("value_size")) + once);
+        }
         Self { map: name.to_owned(), max_entries: number("max_entries"), bytes }
     }
 }

@@ -40,8 +40,8 @@ impl Lowered {
     }
 }
 
-/// Returns since when sensors have missed no end whose programs take over from programs with these orders, at `now_ns`.
-/// `None`: the orders are not known, and neither is what those programs left out.
+/// Returns the time since which sensors have missed no end, if their programs take over at `now_ns` from programs with
+/// the orders `before`. Without those orders, nobody knows what the programs left out.
 pub(super) fn sensors_since_ns(before: Option<abi::podperf_orders>, now_ns: u64) -> u64 {
     match before {
         Some(before) if before.shed & abi::PODPERF_SHED_SENSORS == 0 => before.sensors_since_ns,

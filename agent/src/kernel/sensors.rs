@@ -152,6 +152,7 @@ impl Sensors {
         let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
         let data = fd(&object, ORDERS).map_err(LoadError::Counter)?;
         raw::lookup(data, 0_u32, std::slice::from_mut(&mut orders)).map_err(LoadError::Counter)?;
+        // Adopted programs that have counted until now missed no end.
         let has_counted_on = adopted && found.counting.is_none();
         if let Some(pins) = pins.filter(|_| matches!(begin, Begin::TookOver) && !has_counted_on) {
             orders.sensors_since_ns = generations::sensors_since_ns(pins, found.counting.as_ref(), number);

@@ -102,7 +102,7 @@ static __always_inline void end_measured(__u64 call)
 		observe(row->read, call, MEASURED_CALLS, PODPERF_LATENCY_BUCKETS, bpf_ktime_get_ns() - since_ns, true);
 }
 
-/* Begins or ends the call with this number. Ends are as many as begins, so both are left out while sensors are shed. */
+/* Begins or ends the call with this number. There are as many ends, so both are left out while sensors are shed. */
 static __always_inline int begin_or_end(enum latencies_program program, struct pt_regs *regs, __s64 number)
 {
 	struct podperf_runs *account = latencies_account(program);

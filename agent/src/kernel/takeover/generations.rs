@@ -76,8 +76,9 @@ pub(in crate::kernel) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
     Some(word)
 }
 
-/// Returns since when the sensors of generation `number`, which now takes over from the `counting` one, have missed no
-/// end, see [`orders::sensors_since_ns`]. Programs of an older generation missed what ended while a later one counted.
+/// Returns the time since which the sensors of generation `number` have missed no end, if it now takes over from the
+/// `counting` one, see [`orders::sensors_since_ns`]. Programs of an older generation missed what ended while a later
+/// one counted.
 pub(in crate::kernel) fn sensors_since_ns(pins: &Pins, counting: Option<&Generation>, number: u64) -> u64 {
     let before = counting.filter(|of| of.number < number).and_then(|of| orders_to(pins, of));
     orders::sensors_since_ns(before, monotonic_ns())
