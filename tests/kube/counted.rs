@@ -105,7 +105,7 @@ impl CountedNode {
         let program = ProgramName { name: "tail_handle_ipv4".to_owned(), tag: "1".repeat(16) };
         let held = Held { program, kind: "sched_cls", process: None };
         let facts = AgentFacts {
-            sensors: ["calls", "interrupts"]
+            sensors: ["calls", "interrupts", "latencies"]
                 .into_iter()
                 .filter_map(sensors::named)
                 .chain(functions::described(&["read".to_owned()]))
